@@ -15,7 +15,7 @@ pub struct Guarded {
 
 // SAFETY: an address range; accesses are argued where they are made.
 unsafe impl Send for Guarded {}
-// SAFETY: as above.
+// SAFETY: what is shared is an address range; accesses are argued where they are made.
 unsafe impl Sync for Guarded {}
 
 impl Guarded {

@@ -5,11 +5,11 @@
 use crate::guarded::Guarded;
 use crate::input::Input;
 use sluice_shmem::Broken;
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
-use sluice_shmem::direction::Recall;
+use sluice_shmem::direction::Words;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_MIN};
-use sluice_shmem::handover::{Begun, Receiver, Sender};
+use sluice_shmem::handover::{Begun, Receiver, RelayReader, Sender};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use std::sync::OnceLock;
 
 /// Behind the chunk's header page.
@@ -20,7 +20,7 @@ const LANE_BYTES: usize = 512;
 
 struct Scene {
     memory: Guarded,
-    board: Guarded,
+    parking: Guarded,
     buffer: Guarded,
     chunk: Chunk,
 }
@@ -32,7 +32,7 @@ impl Scene {
             let geometry = Geometry::new(1, RING_BYTES_MIN).expect("the smallest geometry");
             let memory = Guarded::new(geometry.chunk_bytes() as usize);
             Scene {
-                board: Guarded::new(BOARD_BYTES),
+                parking: Guarded::new(PARKING_BYTES),
                 buffer: Guarded::new(2 * RING_BYTES_MIN as usize),
                 // SAFETY: the memory stays mapped for good.
                 chunk: unsafe { Chunk::from_raw(memory.base(), geometry) },
@@ -47,16 +47,16 @@ pub fn run(data: &[u8]) {
     for at in (HEADER_BYTES..LANE_OFFSET + LANE_BYTES).step_by(8) {
         scene.memory.store(at, 0);
     }
-    scene.board.clear();
-    // SAFETY: the board's memory stays mapped for good.
-    let board = unsafe { Board::from_raw(scene.board.base()) };
+    scene.parking.clear();
+    // SAFETY: the parking table's memory stays mapped for good.
+    let parking = unsafe { ParkingTable::from_raw(scene.parking.base()) };
     let direction = scene.chunk.direction(0, 0);
     let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
     let capacity = u64::from(direction.capacity());
     let mut input = Input::new(data);
     while !input.is_empty() {
         let step: Result<(), Broken> = (|| {
-            match input.u8() % 14 {
+            match input.u8() % 15 {
                 0..3 => {
                     let at = LANE_OFFSET + input.below(LANE_BYTES);
                     scene
@@ -64,10 +64,10 @@ pub fn run(data: &[u8]) {
                         .store(at, input.number(sender.producer().tail()));
                 }
                 3 => scene.memory.store(input.u32() as usize, input.u64()),
-                4 => scene.board.store(input.below(BOARD_BYTES), input.u64()),
+                4 => scene.parking.store(input.below(PARKING_BYTES), input.u64()),
                 5 | 6 => {
                     let wanted = usize::from(input.u16());
-                    direction.begin_write(Some(board));
+                    direction.begin_write(Some(parking));
                     let room = sender.producer().room(&direction, wanted)?;
                     assert!(room as u64 <= capacity);
                     let len = room.min(wanted).min(2 * capacity as usize);
@@ -94,12 +94,12 @@ pub fn run(data: &[u8]) {
                 9 => {
                     let has_sender = input.bool();
                     if receiver.announce(&direction, has_sender) {
-                        direction.withdraw_sleep();
+                        receiver.withdraw(&direction);
                     }
                     receiver.look(&direction, has_sender).next?;
                     sender.route(&direction, false)?;
                     let written = || Ok::<_, Broken>(input.u64());
-                    if let Begun::Ring { .. } = sender.begin(&direction, Some(board), written)? {
+                    if let Begun::Ring { .. } = sender.begin(&direction, Some(parking), written)? {
                         sender.end(&direction);
                     }
                     sender.leave(&direction);
@@ -123,11 +123,27 @@ pub fn run(data: &[u8]) {
                     direction.unwatch(slot);
                 }
                 12 => {
-                    direction.ask_recall();
-                    if direction.recall() == Recall::Asked {
-                        direction.answer_recall(input.bool());
+                    receiver.ask_back(&direction);
+                    if input.bool() {
+                        sender.leave(&direction);
+                        let fits = |unread| unread <= capacity && input.bool();
+                        let pieces = sender.take_back(&direction, fits);
+                        for (start, len) in pieces.into_iter().flatten() {
+                            assert!(len == 0 || scene.memory.contains(start, len));
+                        }
                     }
-                    direction.withdraw_recall();
+                    receiver.hear_back(&direction, input.bool());
+                    receiver.hear_back(&direction, true);
+                }
+                13 => {
+                    let mut relay = RelayReader::start(&direction);
+                    relay.open(&direction);
+                    let seen = relay.look(&direction)?;
+                    assert!(seen.available <= capacity);
+                    for (start, len) in relay.pieces(&direction, 0, seen.available as usize) {
+                        assert!(len == 0 || scene.memory.contains(start.as_ptr(), len));
+                    }
+                    relay.close_gate(&direction);
                 }
                 _ => {
                     sender.republish(&direction);

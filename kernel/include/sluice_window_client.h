@@ -25,6 +25,12 @@ struct sluice_window_client {
 	u16 port;
 	/* ERR_PTR: it has nothing to do with this window. */
 	void *(*add)(struct sw_window *window);
+	/*
+	 * It is about to be removed, and is called as before until this has returned: its users part with
+	 * their peers. May be NULL.
+	 */
+	void (*leave)(void *context);
+	/* Nobody calls it any more. */
 	void (*remove)(void *context);
 	/*
 	 * A slot is held, as @view says, which is valid until the next call and to be copied; NULL: it is

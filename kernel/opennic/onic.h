@@ -10,6 +10,9 @@
 #include <linux/rtnetlink.h>
 #include <linux/u64_stats_sync.h>
 #include <linux/workqueue.h>
+#ifdef ONIC_HAS_QUEUE_STATS
+#include <net/netdev_queues.h>
+#endif
 #include <net/xdp.h>
 #if __has_include(<net/page_pool/helpers.h>)
 #include <net/page_pool/helpers.h>
@@ -123,6 +126,10 @@ struct onic_rx {
 	struct xdp_rxq_info rxq;
 	struct xdp_frame *bulk[ONIC_XDP_BULK];
 	unsigned int bulked;
+#ifdef ONIC_LACK
+	/* How many buffers were asked for. */
+	unsigned int asked;
+#endif
 	struct onic_rx_stats stats;
 	struct u64_stats_sync sync;
 };
@@ -159,13 +166,12 @@ struct onic_priv {
 	bool error_irq;
 	unsigned int vectors;
 	unsigned int channels;
-	u32 ring_size;
+	u32 rx_ring, tx_ring;
 	u8 counter_index;
 	u8 timer_index;
 	u32 rx_usecs, rx_frames;
 	u32 key[ONIC_KEY_WORDS];
 	u16 indir[ONIC_INDIR_SIZE];
-	bool indir_set;
 	struct bpf_prog *prog;
 	struct xsk_buff_pool *pools[ONIC_CHANNELS_MAX];
 	struct onic_channel *channel[ONIC_CHANNELS_MAX];
@@ -269,10 +275,26 @@ int onic_rx_poll(struct onic_channel *ch, int budget);
 bool onic_rx_refill(struct onic_rx *rx);
 void onic_rx_arm(struct onic_rx *rx, bool arm);
 bool onic_rx_pending(struct onic_rx *rx);
-bool onic_rx_next(struct onic_rx *rx, u16 *len, bool *bad);
-void onic_rx_skip(struct onic_rx *rx, u16 buffers);
-int onic_rx_run_xdp(struct onic_channel *ch, struct bpf_prog *prog, struct xdp_buff *xdp,
+int onic_rx_not_redirected(struct onic_channel *ch, struct bpf_prog *prog);
+int onic_rx_verdict(struct onic_channel *ch, struct bpf_prog *prog, struct xdp_buff *xdp, u32 act,
 		    bool *redirected);
+
+/* Takes the next completion. */
+static inline bool onic_rx_next(struct onic_rx *rx, u16 *len, bool *bad)
+{
+	u64 entry = le64_to_cpu(READ_ONCE(rx->cmpl[rx->cmpl_at]));
+
+	if (!onic_cmpl_is_new(entry, rx->colour))
+		return false;
+	/* The packet is read after the completion that says it is there. */
+	dma_rmb();
+	rx->cmpl_at = onic_ring_next(rx->cmpl_at, rx->count);
+	if (!rx->cmpl_at)
+		rx->colour = !rx->colour;
+	*len = onic_cmpl_len(entry);
+	*bad = onic_cmpl_is_bad(entry);
+	return true;
+}
 
 /* onic_rxmem_pool.c, or onic_rxmem_fixed.c */
 int onic_rxmem_init(struct onic_channel *ch);
@@ -296,6 +318,9 @@ int onic_xsk_wakeup(struct net_device *netdev, u32 index, u32 flags);
 
 /* onic_netdev.c */
 extern const struct net_device_ops onic_netdev_ops;
+#ifdef ONIC_HAS_QUEUE_STATS
+extern const struct netdev_stat_ops onic_stat_ops;
+#endif
 int onic_open(struct net_device *netdev);
 int onic_close(struct net_device *netdev);
 int onic_reopen(struct onic_priv *priv);

@@ -33,27 +33,29 @@ static void get_ringparam(struct net_device *netdev, struct ethtool_ringparam *r
 
 	ring->rx_max_pending = onic_ring_sizes[15];
 	ring->tx_max_pending = onic_ring_sizes[15];
-	ring->rx_pending = priv->ring_size;
-	ring->tx_pending = priv->ring_size;
+	ring->rx_pending = priv->rx_ring;
+	ring->tx_pending = priv->tx_ring;
 }
 
 /* Runs the change with the device stopped; the old values if it does not start with the new. */
-static int changed(struct onic_priv *priv, u32 ring_size, unsigned int channels)
+static int changed(struct onic_priv *priv, u32 rx_ring, u32 tx_ring, unsigned int channels)
 {
-	u32 old_size = priv->ring_size;
+	u32 old_rx = priv->rx_ring, old_tx = priv->tx_ring;
 	unsigned int old_channels = priv->channels;
 	bool running = netif_running(priv->netdev);
 	int err;
 
 	if (running)
 		onic_close(priv->netdev);
-	priv->ring_size = ring_size;
+	priv->rx_ring = rx_ring;
+	priv->tx_ring = tx_ring;
 	priv->channels = channels;
 	if (!running)
 		return netif_set_real_num_queues(priv->netdev, channels, channels);
 	err = onic_open(priv->netdev);
 	if (err) {
-		priv->ring_size = old_size;
+		priv->rx_ring = old_rx;
+		priv->tx_ring = old_tx;
 		priv->channels = old_channels;
 		if (onic_open(priv->netdev))
 			dev_close(priv->netdev);
@@ -61,23 +63,24 @@ static int changed(struct onic_priv *priv, u32 ring_size, unsigned int channels)
 	return err;
 }
 
+static bool card_has_ring(u32 size)
+{
+	int index = onic_hw_ring_index(size);
+
+	return index >= 0 && onic_ring_sizes[index] == size;
+}
+
 static int set_ringparam(struct net_device *netdev, struct ethtool_ringparam *ring,
 			 struct kernel_ethtool_ringparam *kernel_ring,
 			 struct netlink_ext_ack *extack)
 {
 	struct onic_priv *priv = netdev_priv(netdev);
-	int index;
 
-	if (ring->rx_pending != ring->tx_pending) {
-		NL_SET_ERR_MSG_MOD(extack, "both directions have one size");
-		return -EINVAL;
-	}
-	index = onic_hw_ring_index(ring->rx_pending);
-	if (index < 0 || onic_ring_sizes[index] != ring->rx_pending) {
+	if (!card_has_ring(ring->rx_pending) || !card_has_ring(ring->tx_pending)) {
 		NL_SET_ERR_MSG_MOD(extack, "the card has rings of 64 to 16384: 2^n and 3*2^n");
 		return -EINVAL;
 	}
-	return changed(priv, ring->rx_pending, priv->channels);
+	return changed(priv, ring->rx_pending, ring->tx_pending, priv->channels);
 }
 
 static void get_channels(struct net_device *netdev, struct ethtool_channels *channels)
@@ -97,13 +100,13 @@ static int set_channels(struct net_device *netdev, struct ethtool_channels *chan
 		if (priv->pools[i])
 			return -EBUSY;
 	}
-	if (priv->indir_set) {
+	if (netif_is_rxfh_configured(netdev)) {
 		for (i = 0; i < ONIC_INDIR_SIZE; i++) {
 			if (priv->indir[i] >= channels->combined_count)
 				return -EINVAL;
 		}
 	}
-	return changed(priv, priv->ring_size, channels->combined_count);
+	return changed(priv, priv->rx_ring, priv->tx_ring, channels->combined_count);
 }
 
 static int get_coalesce(struct net_device *netdev, struct ethtool_coalesce *coalesce,
@@ -196,8 +199,6 @@ static int rss_set(struct onic_priv *priv, const u32 *indir, const u8 *key)
 	}
 	for (i = 0; indir && i < ONIC_INDIR_SIZE; i++)
 		priv->indir[i] = indir[i];
-	if (indir)
-		priv->indir_set = true;
 	if (key)
 		memcpy(priv->key, key, sizeof(priv->key));
 	onic_hw_rss(priv);

@@ -57,6 +57,9 @@ static void netdev_init(struct onic_priv *priv)
 	struct net_device *netdev = priv->netdev;
 
 	netdev->netdev_ops = &onic_netdev_ops;
+#ifdef ONIC_HAS_QUEUE_STATS
+	netdev->stat_ops = &onic_stat_ops;
+#endif
 	netdev->ethtool_ops = &onic_ethtool_ops;
 	netdev->watchdog_timeo = 5 * HZ;
 	netdev->min_mtu = ETH_MIN_MTU;
@@ -69,7 +72,8 @@ static void netdev_init(struct onic_priv *priv)
 #endif
 	eth_hw_addr_random(netdev);
 	netdev_rss_key_fill(priv->key, sizeof(priv->key));
-	priv->ring_size = ONIC_RING_DEFAULT;
+	priv->rx_ring = ONIC_RING_DEFAULT;
+	priv->tx_ring = ONIC_RING_DEFAULT;
 	priv->timer_index = 4;
 	priv->counter_index = 7;
 	priv->rx_usecs = onic_timers[priv->timer_index];

@@ -11,8 +11,11 @@
 
 static void stop_channels(struct onic_priv *priv, unsigned int count)
 {
-	while (count--)
-		onic_channel_stop(priv->channel[count]);
+	/* None are there of a device that did not come back from a reset. */
+	while (count--) {
+		if (priv->channel[count])
+			onic_channel_stop(priv->channel[count]);
+	}
 }
 
 static void remove_channels(struct onic_priv *priv)
@@ -81,7 +84,7 @@ int onic_open(struct net_device *netdev)
 	unsigned int i;
 	int err;
 
-	if (!priv->indir_set) {
+	if (!netif_is_rxfh_configured(netdev)) {
 		for (i = 0; i < ONIC_INDIR_SIZE; i++)
 			priv->indir[i] = ethtool_rxfh_indir_default(i, priv->channels);
 	}
@@ -162,7 +165,8 @@ void onic_reset_work(struct work_struct *work)
 	int err;
 
 	rtnl_lock();
-	if (netif_running(priv->netdev)) {
+	/* Whoever resets it or sends it to sleep opens it again. */
+	if (netif_running(priv->netdev) && netif_device_present(priv->netdev)) {
 		priv->resets++;
 		err = onic_reopen(priv);
 		if (err) {
@@ -199,23 +203,31 @@ static struct onic_tx_stats tx_counts(struct onic_tx *tx)
 	return counts;
 }
 
+static struct onic_counts channel_counts(struct onic_priv *priv, unsigned int index)
+{
+	struct onic_channel *ch = READ_ONCE(priv->channel[index]);
+	struct onic_counts counts = priv->counts[index];
+	unsigned int start;
+
+	if (ch) {
+		do {
+			start = u64_stats_fetch_begin(&ch->rx.sync);
+			counts.rx = ch->rx.stats;
+		} while (u64_stats_fetch_retry(&ch->rx.sync, start));
+		counts.tx = tx_counts(&ch->tx);
+		counts.xtx = tx_counts(&ch->xtx);
+	}
+	return counts;
+}
+
 static void onic_get_stats64(struct net_device *netdev, struct rtnl_link_stats64 *stats)
 {
 	struct onic_priv *priv = netdev_priv(netdev);
-	unsigned int i, start;
+	unsigned int i;
 
 	for (i = 0; i < ONIC_CHANNELS_MAX; i++) {
-		struct onic_channel *ch = READ_ONCE(priv->channel[i]);
-		struct onic_counts c = priv->counts[i];
+		struct onic_counts c = channel_counts(priv, i);
 
-		if (ch) {
-			do {
-				start = u64_stats_fetch_begin(&ch->rx.sync);
-				c.rx = ch->rx.stats;
-			} while (u64_stats_fetch_retry(&ch->rx.sync, start));
-			c.tx = tx_counts(&ch->tx);
-			c.xtx = tx_counts(&ch->xtx);
-		}
 		stats->rx_packets += c.rx.packets;
 		stats->rx_bytes += c.rx.bytes;
 		stats->rx_errors += c.rx.bad + c.rx.too_long;
@@ -227,6 +239,60 @@ static void onic_get_stats64(struct net_device *netdev, struct rtnl_link_stats64
 	}
 	stats->rx_missed_errors = READ_ONCE(priv->port[5]);
 }
+
+#ifdef ONIC_HAS_QUEUE_STATS
+static void onic_queue_stats_rx(struct net_device *netdev, int index,
+				struct netdev_queue_stats_rx *stats)
+{
+	struct onic_counts c = channel_counts(netdev_priv(netdev), index);
+
+	stats->packets = c.rx.packets;
+	stats->bytes = c.rx.bytes;
+	stats->alloc_fail = c.rx.alloc_failed;
+}
+
+static void onic_queue_stats_tx(struct net_device *netdev, int index,
+				struct netdev_queue_stats_tx *stats)
+{
+	struct onic_counts c = channel_counts(netdev_priv(netdev), index);
+
+	stats->packets = c.tx.packets;
+	stats->bytes = c.tx.bytes;
+}
+
+/* Of queues that the stack does not see: those of XDP, and those that were there once. */
+static void onic_base_stats(struct net_device *netdev, struct netdev_queue_stats_rx *rx,
+			    struct netdev_queue_stats_tx *tx)
+{
+	struct onic_priv *priv = netdev_priv(netdev);
+	unsigned int i;
+
+	rx->packets = 0;
+	rx->bytes = 0;
+	rx->alloc_fail = 0;
+	tx->packets = 0;
+	tx->bytes = 0;
+	for (i = 0; i < ONIC_CHANNELS_MAX; i++) {
+		struct onic_counts c = channel_counts(priv, i);
+
+		tx->packets += c.xtx.packets;
+		tx->bytes += c.xtx.bytes;
+		if (i < priv->channels)
+			continue;
+		rx->packets += c.rx.packets;
+		rx->bytes += c.rx.bytes;
+		rx->alloc_fail += c.rx.alloc_failed;
+		tx->packets += c.tx.packets;
+		tx->bytes += c.tx.bytes;
+	}
+}
+
+const struct netdev_stat_ops onic_stat_ops = {
+	.get_queue_stats_rx = onic_queue_stats_rx,
+	.get_queue_stats_tx = onic_queue_stats_tx,
+	.get_base_stats = onic_base_stats,
+};
+#endif
 
 /* A program changes between two packets: nothing stops and nothing is lost. */
 static int set_program(struct onic_priv *priv, struct bpf_prog *prog)

@@ -14,7 +14,7 @@ static size_t desc_bytes(u16 count, size_t entry)
 int onic_tx_alloc(struct onic_channel *ch, struct onic_tx *tx, u16 qid, bool is_xdp)
 {
 	struct onic_priv *priv = ch->priv;
-	int index = onic_hw_ring_index(priv->ring_size);
+	int index = onic_hw_ring_index(priv->tx_ring);
 	struct device *dev = &priv->pdev->dev;
 
 	tx->priv = priv;
@@ -62,7 +62,7 @@ int onic_rx_alloc(struct onic_channel *ch)
 	struct onic_rx *rx = &ch->rx;
 	struct onic_priv *priv = ch->priv;
 	struct device *dev = &priv->pdev->dev;
-	int index = onic_hw_ring_index(priv->ring_size);
+	int index = onic_hw_ring_index(priv->rx_ring);
 	int err;
 
 	rx->priv = priv;
@@ -169,6 +169,12 @@ int onic_channel_start(struct onic_channel *ch)
 	netif_queue_set_napi(priv->netdev, ch->index, NETDEV_QUEUE_TYPE_TX, &ch->napi);
 #endif
 	onic_rx_arm(&ch->rx, true);
+	if (ch->rx.xsk) {
+		/* The program may fill its ring only now, and not be told to call. */
+		local_bh_disable();
+		napi_schedule(&ch->napi);
+		local_bh_enable();
+	}
 	return 0;
 
 err_hw:

@@ -36,6 +36,12 @@ static inline u16 onic_ring_free(u16 head, u16 tail, u16 count)
 	return count - 1 - onic_ring_used(head, tail, count);
 }
 
+/* Places that are empty before buffers are put in, so that a doorbell is for many. */
+static inline u16 onic_refill_at(u16 count)
+{
+	return count / 4 < 64 ? count / 4 : 64;
+}
+
 /*
  * Whether what the device says it has consumed can be true: between what was cleaned and what was
  * given. The device is not trusted with an index into our arrays.

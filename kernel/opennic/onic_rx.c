@@ -8,6 +8,16 @@
 
 #include "onic.h"
 
+/* Built with ONIC_LACK=N there is no memory each Nth time, so that what happens then can be tried. */
+static bool rx_lacks(struct onic_rx *rx)
+{
+#ifdef ONIC_LACK
+	return ++rx->asked % ONIC_LACK == 0;
+#else
+	return false;
+#endif
+}
+
 /* Fills the ring; whether that went well. A page that stayed in its place is given once more. */
 bool onic_rx_refill(struct onic_rx *rx)
 {
@@ -20,7 +30,7 @@ bool onic_rx_refill(struct onic_rx *rx)
 		struct onic_rx_buf *buf = &rx->buf[rx->head];
 
 		if (!buf->page) {
-			if (unlikely(!onic_rxmem_get(rx, buf))) {
+			if (unlikely(rx_lacks(rx) || !onic_rxmem_get(rx, buf))) {
 				rx->stats.alloc_failed++;
 				ok = false;
 				break;
@@ -56,25 +66,8 @@ bool onic_rx_pending(struct onic_rx *rx)
 	return onic_cmpl_is_new(entry, READ_ONCE(rx->colour));
 }
 
-/* Takes the next completion. */
-bool onic_rx_next(struct onic_rx *rx, u16 *len, bool *bad)
-{
-	u64 entry = le64_to_cpu(READ_ONCE(rx->cmpl[rx->cmpl_at]));
-
-	if (!onic_cmpl_is_new(entry, rx->colour))
-		return false;
-	/* The packet is read after the completion that says it is there. */
-	dma_rmb();
-	rx->cmpl_at = onic_ring_next(rx->cmpl_at, rx->count);
-	if (!rx->cmpl_at)
-		rx->colour = !rx->colour;
-	*len = onic_cmpl_len(entry);
-	*bad = onic_cmpl_is_bad(entry);
-	return true;
-}
-
 /* Passes over a packet's buffers. */
-void onic_rx_skip(struct onic_rx *rx, u16 buffers)
+static void rx_skip(struct onic_rx *rx, u16 buffers)
 {
 	u16 given = onic_ring_used(rx->head, rx->tail, rx->count);
 
@@ -89,14 +82,21 @@ static void xdp_tx_add(struct onic_channel *ch, struct xdp_frame *frame)
 		onic_xdp_tx_flush(ch);
 }
 
-/* Runs the program; XDP_PASS, XDP_DROP (the buffer is still ours) or XDP_TX (it is given away). */
-int onic_rx_run_xdp(struct onic_channel *ch, struct bpf_prog *prog, struct xdp_buff *xdp,
+/* A packet that the program wanted elsewhere, and that did not get there. */
+int onic_rx_not_redirected(struct onic_channel *ch, struct bpf_prog *prog)
+{
+	ch->rx.stats.xdp_redirect_failed++;
+	trace_xdp_exception(ch->priv->netdev, prog, XDP_REDIRECT);
+	return XDP_DROP;
+}
+
+/* Does what the program wants; XDP_PASS, XDP_DROP (the buffer is still ours) or XDP_TX (it is given away). */
+int onic_rx_verdict(struct onic_channel *ch, struct bpf_prog *prog, struct xdp_buff *xdp, u32 act,
 		    bool *redirected)
 {
 	struct onic_rx *rx = &ch->rx;
 	struct net_device *netdev = ch->priv->netdev;
 	struct xdp_frame *frame;
-	u32 act = bpf_prog_run_xdp(prog, xdp);
 
 	switch (act) {
 	case XDP_PASS:
@@ -115,10 +115,8 @@ int onic_rx_run_xdp(struct onic_channel *ch, struct bpf_prog *prog, struct xdp_b
 		xdp_tx_add(ch, frame);
 		return XDP_TX;
 	case XDP_REDIRECT:
-		if (unlikely(xdp_do_redirect(netdev, xdp, prog))) {
-			rx->stats.xdp_redirect_failed++;
-			break;
-		}
+		if (unlikely(xdp_do_redirect(netdev, xdp, prog)))
+			return onic_rx_not_redirected(ch, prog);
 		rx->stats.xdp_redirect++;
 		*redirected = true;
 		return XDP_TX;
@@ -146,7 +144,7 @@ static void rx_packet(struct onic_channel *ch, struct onic_rx_buf *buf, u16 len,
 	xdp_prepare_buff(&xdp, page_address(buf->page), ONIC_HEADROOM, len, true);
 	net_prefetch(xdp.data);
 	if (prog) {
-		switch (onic_rx_run_xdp(ch, prog, &xdp, redirected)) {
+		switch (onic_rx_verdict(ch, prog, &xdp, bpf_prog_run_xdp(prog, &xdp), redirected)) {
 		case XDP_PASS:
 			break;
 		case XDP_TX:
@@ -175,19 +173,18 @@ static int rx_packets(struct onic_channel *ch, int budget, bool *redirected)
 	int done = 0;
 
 	while (done < budget) {
-		u16 len, buffers;
+		u16 len;
 		bool bad;
 
 		if (!onic_rx_next(rx, &len, &bad))
 			break;
 		done++;
-		buffers = onic_cmpl_buffers(len, rx->buf_len);
-		if (unlikely(bad || buffers > 1 || len < ETH_HLEN || rx->tail == rx->head)) {
+		if (unlikely(bad || len > rx->buf_len || len < ETH_HLEN || rx->tail == rx->head)) {
 			if (bad)
 				rx->stats.bad++;
 			else
 				rx->stats.too_long++;
-			onic_rx_skip(rx, buffers);
+			rx_skip(rx, onic_cmpl_buffers(len, rx->buf_len));
 			continue;
 		}
 		rx->stats.packets++;
@@ -215,13 +212,13 @@ int onic_rx_poll(struct onic_channel *ch, int budget)
 	if (redirected)
 		xdp_do_flush();
 	if (rx->xsk)
-		onic_xsk_refill(rx);
-	else if (onic_ring_free(rx->head, rx->tail, rx->count) >= min(64, rx->count / 4))
+		filled = onic_xsk_refill(rx);
+	else if (onic_ring_free(rx->head, rx->tail, rx->count) >= onic_refill_at(rx->count))
 		filled = onic_rx_refill(rx);
 	u64_stats_update_end(&rx->sync);
 	if (done)
 		onic_rx_arm(rx, false);
-	/* With an empty ring and no memory nothing would ever wake us. */
+	/* With an empty ring and no memory for it nothing would ever wake us. */
 	if (unlikely(!filled && rx->head == rx->tail))
 		return budget;
 	return done;

@@ -1,8 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Completion queues. */
+#include <linux/log2.h>
+
 #include "sr.h"
 
-int sr_cq_create(struct ib_cq *ib, const struct ib_cq_init_attr *attr)
+#define WORDS_BYTES ALIGN(sizeof(struct sluice_rdma_cq_words), 64)
+
+static struct sluice_rdma_cq_words *words(const struct sr_cq *cq)
+{
+	return cq->shared->memory;
+}
+
+/* For who asks for it. */
+static int share(struct sr_cq *cq, struct ib_udata *udata)
+{
+	struct sluice_rdma_cq_answer answer = {
+		.queues = SLUICE_RDMA_QUEUES,
+		.places = roundup_pow_of_two(cq->size),
+		.at = WORDS_BYTES,
+	};
+	int err;
+
+	cq->shared = sr_shared_new(udata, WORDS_BYTES + (size_t)answer.places *
+							sizeof(struct sluice_rdma_completion));
+	if (IS_ERR(cq->shared)) {
+		err = PTR_ERR(cq->shared);
+		cq->shared = NULL;
+		return err;
+	}
+	cq->mask = answer.places - 1;
+	answer.offset = sr_shared_offset(cq->shared);
+	answer.bytes = cq->shared->bytes;
+	err = ib_copy_to_udata(udata, &answer, sizeof(answer));
+	if (err)
+		sr_shared_end(cq->shared);
+	return err;
+}
+
+int sr_cq_create(struct ib_cq *ib, const struct ib_cq_init_attr *attr, struct ib_udata *udata)
 {
 	struct sr_cq *cq = to_cq(ib);
 
@@ -15,11 +50,11 @@ int sr_cq_create(struct ib_cq *ib, const struct ib_cq_init_attr *attr)
 	INIT_LIST_HEAD(&cq->shells);
 	INIT_LIST_HEAD(&cq->free_shells);
 	cq->size = attr->cqe;
-	cq->ring = kvcalloc(cq->size, sizeof(*cq->ring), GFP_KERNEL_ACCOUNT);
-	if (!cq->ring)
-		return -ENOMEM;
 	ib->cqe = attr->cqe;
-	return 0;
+	if (sr_shared_is_asked(udata) && udata->outlen >= sizeof(struct sluice_rdma_cq_answer))
+		return share(cq, udata);
+	cq->ring = kvcalloc(cq->size, sizeof(*cq->ring), GFP_KERNEL_ACCOUNT);
+	return cq->ring ? 0 : -ENOMEM;
 }
 
 static void free_shells(struct list_head *shells)
@@ -38,10 +73,13 @@ int sr_cq_destroy(struct ib_cq *ib, struct ib_udata *udata)
 	free_shells(&cq->shells);
 	free_shells(&cq->free_shells);
 	kvfree(cq->ring);
+	if (cq->shared)
+		WRITE_ONCE(words(cq)->attended, 0);
+	sr_shared_end(cq->shared);
 	return 0;
 }
 
-struct sr_shell *sr_cq_shell(struct sr_cq *cq, u32 number)
+struct sr_shell *sr_cq_shell(struct sr_cq *cq, struct sr_qp *qp)
 {
 	struct sr_shell *shell = list_first_entry_or_null(&cq->free_shells, struct sr_shell, list);
 
@@ -54,11 +92,12 @@ struct sr_shell *sr_cq_shell(struct sr_cq *cq, u32 number)
 		list_add(&shell->list, &cq->shells);
 	}
 	shell->ib.device = cq->ib.device;
-	shell->ib.qp_num = number;
+	shell->ib.qp_num = qp->number;
+	shell->told = qp->in_kernel ? &qp->ib : &shell->ib;
 	return shell;
 }
 
-/* Completions of a queue pair that is gone, or was reset, are gone as well. */
+/* Completions of a queue pair that is gone, or was reset, are gone as well: of mapped ones its program sees to that. */
 void sr_cq_forget(struct sr_cq *cq, struct sr_shell *shell, bool free)
 {
 	unsigned long flags;
@@ -68,7 +107,7 @@ void sr_cq_forget(struct sr_cq *cq, struct sr_shell *shell, bool free)
 	for (i = 0; i < cq->count; i++) {
 		struct ib_wc *completion = &cq->ring[(cq->head + i) % cq->size];
 
-		if (completion->qp != &shell->ib)
+		if (completion->qp != shell->told)
 			cq->ring[(cq->head + kept++) % cq->size] = *completion;
 	}
 	cq->count = kept;
@@ -89,6 +128,48 @@ static void overflow(struct sr_cq *cq)
 		cq->ib.event_handler(&event, cq->ib.cq_context);
 }
 
+/* The kernel's numbers are libibverbs' but for this one. */
+static u32 flags_of(const struct ib_wc *completion)
+{
+	u32 flags = completion->wc_flags & ~IB_WC_WITH_INVALIDATE;
+
+	return completion->wc_flags & IB_WC_WITH_INVALIDATE ? flags | SLUICE_RDMA_WITH_INV : flags;
+}
+
+/* Whether there was room. What the program says that it has taken is read once. */
+static bool put_shared(struct sr_cq *cq, const struct ib_wc *completion)
+{
+	struct sluice_rdma_completion *place = cq->shared->memory + WORDS_BYTES;
+	struct sluice_rdma_completion made = {
+		.wr_id = completion->wr_id,
+		.status = completion->status,
+		.opcode = completion->opcode,
+		.bytes = completion->byte_len,
+		.imm = completion->ex.invalidate_rkey,
+		.qp_num = completion->qp->qp_num,
+		.src_qp = completion->src_qp,
+		.flags = flags_of(completion),
+		.slid = completion->slid,
+		.pkey_index = completion->pkey_index,
+	};
+
+	if (cq->tail - READ_ONCE(words(cq)->head) >= cq->size)
+		return false;
+	place[cq->tail & cq->mask] = made;
+	smp_store_release(&words(cq)->tail, ++cq->tail);
+	return true;
+}
+
+static bool put(struct sr_cq *cq, const struct ib_wc *completion)
+{
+	if (cq->shared)
+		return put_shared(cq, completion);
+	if (cq->count == cq->size)
+		return false;
+	cq->ring[(cq->head + cq->count++) % cq->size] = *completion;
+	return true;
+}
+
 void sr_cq_complete(struct sr_cq *cq, const struct ib_wc *completion, bool solicited)
 {
 	bool notify = false, overflows = false;
@@ -97,11 +178,10 @@ void sr_cq_complete(struct sr_cq *cq, const struct ib_wc *completion, bool solic
 	spin_lock_irqsave(&cq->lock, flags);
 	if (cq->overflowed) {
 		/* It was said, and it stays so. */
-	} else if (cq->count == cq->size) {
+	} else if (!put(cq, completion)) {
 		cq->overflowed = true;
 		overflows = true;
 	} else {
-		cq->ring[(cq->head + cq->count++) % cq->size] = *completion;
 		notify = cq->armed || (cq->armed_solicited && (solicited || completion->status));
 		if (notify) {
 			cq->armed = false;
@@ -135,10 +215,23 @@ int sr_cq_poll(struct ib_cq *ib, int count, struct ib_wc *completions)
 	struct sr_cq *cq = to_cq(ib);
 	int taken = take(cq, count, completions);
 
-	if (taken || count <= 0)
+	/* Users in the kernel may not sleep here; they hear of it when the worker has taken the frames. */
+	if (taken || count <= 0 || !ib->uobject)
 		return taken;
-	sr_device_poll(cq->device);
+	/* Who waits for events is told by bells. */
+	sr_device_poll(cq->device, cq->shared && !sr_cq_is_armed(cq));
 	return take(cq, count, completions);
+}
+
+bool sr_cq_is_armed(const struct sr_cq *cq)
+{
+	return READ_ONCE(cq->armed) || READ_ONCE(cq->armed_solicited);
+}
+
+void sr_cq_attend(struct sr_cq *cq, u32 attended)
+{
+	if (cq->shared)
+		WRITE_ONCE(words(cq)->attended, attended);
 }
 
 int sr_cq_arm(struct ib_cq *ib, enum ib_cq_notify_flags how)
@@ -154,5 +247,7 @@ int sr_cq_arm(struct ib_cq *ib, enum ib_cq_notify_flags how)
 		cq->armed_solicited = true;
 	missed = (how & IB_CQ_REPORT_MISSED_EVENTS) && cq->count;
 	spin_unlock_irqrestore(&cq->lock, flags);
+	if (cq->shared)
+		sr_watch_hurry(cq->device);
 	return missed;
 }

@@ -38,7 +38,7 @@ static void ring(struct sr_lane *lane, u64 so)
 		sluice_window_ring(device->window, lane->peer, 0);
 }
 
-static void publish(struct sr_lane *lane)
+void sr_lane_publish(struct sr_lane *lane)
 {
 	if (lane->channel.tail == lane->channel.told)
 		return;
@@ -106,6 +106,17 @@ void sr_lane_call(struct sr_lane *lane, struct sr_qp *qp)
 		list_add_tail(&qp->turn, &lane->turns);
 }
 
+/* As sr_requester_send(), but what does not end waits for its turn by itself. */
+static int send_datagrams(struct sr_lane *lane, struct sr_qp *qp)
+{
+	struct sr_lane *waits_for;
+	int sent = sr_datagram_send(qp, &waits_for);
+
+	if (sent && waits_for != lane)
+		sr_device_kick(lane->device);
+	return sent == -EAGAIN && waits_for == lane ? -EAGAIN : 0;
+}
+
 /* Each queue pair sends a piece in its turn. Whether there is more, and room for it. */
 static bool send(struct sr_lane *lane)
 {
@@ -113,10 +124,13 @@ static bool send(struct sr_lane *lane)
 
 	for (pieces = 0; !err && !list_empty(&lane->turns) && pieces < PIECES_MAX; pieces++) {
 		struct sr_qp *qp = list_first_entry(&lane->turns, struct sr_qp, turn);
-		int sent = sr_responder_send(qp);
+		bool datagrams = qp->ib.qp_type == IB_QPT_UD;
+		int sent = datagrams ? send_datagrams(lane, qp) : sr_responder_send(qp);
 
-		if (sent == 0)
+		if (sent == 0 && !datagrams)
 			sent = sr_requester_send(qp);
+		if (sent == 0 && datagrams)
+			continue;
 		if (sent == 0)
 			list_del_init(&qp->turn);
 		else if (sent > 0)
@@ -127,7 +141,7 @@ static bool send(struct sr_lane *lane)
 		if (!err)
 			err = put_owed(lane);
 	}
-	publish(lane);
+	sr_lane_publish(lane);
 	if (err == -EPROTO)
 		sr_lane_break(lane);
 	return !err && !list_empty(&lane->turns);
@@ -137,6 +151,12 @@ void sr_lane_flush(struct sr_lane *lane)
 {
 	if (lane->up)
 		send(lane);
+}
+
+static void request_came(struct sr_qp *qp, const struct sr_frame *frame)
+{
+	sr_responder_came(qp, frame);
+	sr_queues_look(qp);
 }
 
 static int dispatch(struct sr_lane *lane, const struct sr_frame *frame)
@@ -151,8 +171,10 @@ static int dispatch(struct sr_lane *lane, const struct sr_frame *frame)
 		/* In another's name. */
 		if (sr_slot_of(frame->from) != lane->peer)
 			return -EPROTO;
-		if (qp)
-			sr_responder_came(qp, frame);
+		if (sr_datagram_is(device, frame))
+			sr_datagram_came(device, lane, frame);
+		else if (qp)
+			request_came(qp, frame);
 		else if (frame->what == SR_REQUEST)
 			sr_nobody(lane, frame);
 		return 0;
@@ -187,6 +209,7 @@ static bool receive(struct sr_lane *lane, int frames)
 		next = sr_channel_next(&lane->channel, &frame);
 		if (next == 0)
 			return false;
+		lane->device->worked++;
 		if (next > 0)
 			next = dispatch(lane, &frame);
 		if (next < 0) {
@@ -235,9 +258,12 @@ void sr_lane_begin(struct sr_lane *lane)
 	lane->owed_first = 0;
 	lane->owed_count = 0;
 	lane->up = true;
-	xa_for_each(&lane->device->qps, number, qp)
+	xa_for_each(&lane->device->qps, number, qp) {
 		if (qp->lane == lane && sr_may_send(qp))
 			sr_lane_call(lane, qp);
+		if (qp->ib.qp_type == IB_QPT_UD)
+			sr_datagram_call(qp);
+	}
 	sr_device_kick(lane->device);
 }
 
@@ -245,7 +271,8 @@ void sr_lane_end(struct sr_lane *lane, bool left)
 {
 	bool was_up = lane->up || lane->broken;
 	unsigned long number;
-	struct sr_qp *qp;
+	struct sr_qp *qp, *next;
+	LIST_HEAD(datagrams);
 
 	lane->up = false;
 	lane->owed_count = 0;
@@ -259,5 +286,13 @@ void sr_lane_end(struct sr_lane *lane, bool left)
 			sr_requester_give_up(qp, IB_WC_RETRY_EXC_ERR);
 	}
 	kvfree(lane->owed);
+	list_for_each_entry_safe(qp, next, &lane->turns, turn)
+		list_move_tail(&qp->turn, &datagrams);
 	sr_lane_init(lane, lane->device, lane->peer);
+	/* What is for this host is lost, what is behind that may be for others. */
+	while (!list_empty(&datagrams)) {
+		qp = list_first_entry(&datagrams, struct sr_qp, turn);
+		list_del_init(&qp->turn);
+		sr_datagram_call(qp);
+	}
 }

@@ -22,7 +22,7 @@ static struct sluice_window_client client;
 
 void sr_device_kick(struct sr_device *device)
 {
-	if (!READ_ONCE(device->removed))
+	if (!READ_ONCE(device->forgotten))
 		mod_delayed_work(device->queue, &device->work, 0);
 }
 
@@ -34,15 +34,23 @@ void sr_device_alarm(struct sr_device *device, u64 when_ns)
 	sr_device_kick(device);
 }
 
-void sr_device_poll(struct sr_device *device)
+void sr_device_look(struct sr_device *device)
 {
 	u32 peer;
 
+	for (peer = 0; device->held && peer < device->view.hosts; peer++)
+		sr_lane_run(&device->lanes[peer], POLLED_FRAMES_MAX);
+}
+
+void sr_device_poll(struct sr_device *device, bool watches)
+{
 	/* Whoever has it takes the frames. */
 	if (!mutex_trylock(&device->lock))
 		return;
-	for (peer = 0; device->held && peer < device->view.hosts; peer++)
-		sr_lane_run(&device->lanes[peer], POLLED_FRAMES_MAX);
+	if (watches)
+		sr_watch_wake(device);
+	sr_watch_take(device);
+	sr_device_look(device);
 	mutex_unlock(&device->lock);
 }
 
@@ -68,6 +76,8 @@ static unsigned long run(struct sr_device *device)
 	u64 now_ns;
 	u32 peer;
 
+	sr_post_take_all(device);
+	sr_watch_take(device);
 	look_at_clocks(device);
 	for (peer = 0; device->held && peer < device->view.hosts; peer++) {
 		more |= sr_lane_run(&device->lanes[peer], FRAMES_MAX);
@@ -75,8 +85,10 @@ static unsigned long run(struct sr_device *device)
 	}
 	if (more)
 		return 0;
-	for (peer = 0; device->held && peer < device->view.hosts; peer++)
-		more |= !sr_lane_sleep(&device->lanes[peer]);
+	/* While somebody looks nobody has to ring. */
+	if (sr_watch_is_over(device))
+		for (peer = 0; device->held && peer < device->view.hosts; peer++)
+			more |= !sr_lane_sleep(&device->lanes[peer]);
 	if (more)
 		return 0;
 	/* Peers that cannot ring are looked at. */
@@ -96,8 +108,10 @@ static void work(struct work_struct *item)
 	mutex_lock(&device->lock);
 	wait = run(device);
 	mutex_unlock(&device->lock);
+	if (wait)
+		sr_watch_look(device);
 	/* A bell that rang meanwhile has its own, earlier. */
-	if (wait != MAX_SCHEDULE_TIMEOUT && !READ_ONCE(device->removed))
+	if (wait != MAX_SCHEDULE_TIMEOUT && !READ_ONCE(device->forgotten))
 		queue_delayed_work(device->queue, &device->work, wait);
 }
 
@@ -265,8 +279,15 @@ static int message(void *context, u32 peer, u32 kind, const u8 *data, u32 bytes)
 	__le64 words[2];
 	int err;
 
-	if (kind == SR_KIND_MANAGEMENT)
+	if (kind == SR_KIND_MANAGEMENT) {
+		struct sr_mail mail;
+
+		if (bytes != sizeof(mail))
+			return -EPROTO;
+		memcpy(&mail, data, sizeof(mail));
+		sr_gsi_came(device, &mail);
 		return 0;
+	}
 	if (bytes != sizeof(words))
 		return -EPROTO;
 	memcpy(words, data, sizeof(words));
@@ -286,31 +307,72 @@ static void rang(void *context, u32 vector)
 		sr_device_kick(device);
 }
 
-/* There is a device from the first slot on, and its port is active while there is one. */
-static void tell_core(struct sr_device *device)
+void sr_device_told(struct sr_device *device)
+{
+	if (!READ_ONCE(device->removed))
+		schedule_delayed_work(&device->state_work, 0);
+}
+
+static void tell_of_port(struct sr_device *device, u32 port, bool is_up)
 {
 	struct ib_event event = {
 		.device = &device->ib,
-		.element.port_num = 1,
+		.element.port_num = port,
+		.event = is_up ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
 	};
+
+	if (device->told[port - 1] == is_up)
+		return;
+	device->told[port - 1] = is_up;
+	ib_dispatch_event(&event);
+}
+
+static void register_device(struct sr_device *device)
+{
+	int err = sr_net_begin(device);
+
+	if (!err)
+		err = ib_register_device(&device->ib, "sluice%d", NULL);
+	device->registered = !err;
+	if (!err)
+		return;
+	dev_err(sluice_window_device(device->window), "no RDMA device: %d\n", err);
+	sr_net_end(device);
+	device->failed = true;
+}
+
+/* There is a device from the first slot on, and its ports are active while there is one. */
+static void tell_core(struct sr_device *device)
+{
 	bool held;
-	int err;
 
 	mutex_lock(&device->lock);
 	held = device->held;
 	mutex_unlock(&device->lock);
-	if (held == device->port_told)
-		return;
-	device->port_told = held;
-	if (device->registered) {
-		event.event = held ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
-		ib_dispatch_event(&event);
-		return;
+	if (held && !device->registered && !device->failed) {
+		register_device(device);
+		device->told[0] = device->registered;
 	}
-	err = ib_register_device(&device->ib, "sluice%d", NULL);
-	device->registered = !err;
-	if (err)
-		dev_err(sluice_window_device(device->window), "no RDMA device: %d\n", err);
+	if (!device->registered)
+		return;
+	sr_net_carries(device, held);
+	tell_of_port(device, 1, held);
+	tell_of_port(device, SR_ROCE_PORT, held && sr_net_is_up(device));
+}
+
+unsigned long sr_device_mail(struct sr_device *device, const struct sr_mail *mail, unsigned long hosts)
+{
+	unsigned long full = 0;
+	u32 peer;
+
+	sluice_window_lock(device->window);
+	for (peer = 0; peer < SW_HOSTS_MAX; peer++)
+		if ((hosts & BIT(peer)) && device->lanes[peer].linked &&
+		    sluice_window_send(device->window, &client, peer, SR_KIND_MANAGEMENT, mail,
+				       sizeof(*mail)) == -EAGAIN)
+			full |= BIT(peer);
+	sluice_window_unlock(device->window);
+	return full;
 }
 
 /* What needs the window's lock, or none. */
@@ -352,6 +414,9 @@ static void *add(struct sw_window *window)
 	mutex_init(&device->lock);
 	xa_init(&device->qps);
 	xa_init(&device->keys);
+	spin_lock_init(&device->posted_lock);
+	INIT_LIST_HEAD(&device->posted);
+	sr_watch_begin(device);
 	device->next_number = SR_NUMBER_MIN + get_random_u32() % (SR_NUMBER_MAX - SR_NUMBER_MIN);
 	INIT_DELAYED_WORK(&device->work, work);
 	INIT_DELAYED_WORK(&device->state_work, state_work);
@@ -361,13 +426,29 @@ static void *add(struct sw_window *window)
 	device->own_ring = vzalloc(SR_CONTROL_BYTES + OWN_RING_BYTES);
 	device->queue = alloc_workqueue("sluice_rdma%d", WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_UNBOUND, 1,
 					sluice_window_index(window));
-	if (device->queue && device->own_ring)
+	if (device->queue && device->own_ring && !sr_gsi_begin(device))
 		return device;
 	if (device->queue)
 		destroy_workqueue(device->queue);
+	sr_gsi_end(device);
 	vfree(device->own_ring);
 	ib_dealloc_device(&device->ib);
 	return ERR_PTR(-ENOMEM);
+}
+
+/*
+ * From here on nothing is registered, and nobody is told of a port. Users part with what they have, some
+ * with their peers' consent (DREQ and DREP of the connection manager), for which datagrams come and go.
+ */
+static void leave(void *context)
+{
+	struct sr_device *device = context;
+
+	WRITE_ONCE(device->removed, true);
+	cancel_delayed_work_sync(&device->state_work);
+	if (device->registered)
+		ib_unregister_device(&device->ib);
+	WRITE_ONCE(device->forgotten, true);
 }
 
 static void remove(void *context)
@@ -375,11 +456,7 @@ static void remove(void *context)
 	struct sr_device *device = context;
 	u32 peer;
 
-	/* From here on nothing is registered, and nobody is told of a port. */
-	WRITE_ONCE(device->removed, true);
-	cancel_delayed_work_sync(&device->state_work);
-	if (device->registered)
-		ib_unregister_device(&device->ib);
+	sr_net_end(device);
 	sluice_window_lock(device->window);
 	for (peer = 0; peer < SW_HOSTS_MAX; peer++) {
 		struct sr_lane *lane = &device->lanes[peer];
@@ -394,7 +471,11 @@ static void remove(void *context)
 	}
 	sluice_window_unlock(device->window);
 	cancel_delayed_work_sync(&device->state_work);
+	/* It calls the worker, which may start it once more. */
+	sr_watch_end(device);
 	cancel_delayed_work_sync(&device->work);
+	sr_watch_end(device);
+	sr_gsi_end(device);
 	destroy_workqueue(device->queue);
 	vfree(device->own_ring);
 	xa_destroy(&device->qps);
@@ -407,6 +488,7 @@ static struct sluice_window_client client = {
 	.name = "sluice_rdma",
 	.port = SLUICE_WINDOW_PORT_VERBS,
 	.add = add,
+	.leave = leave,
 	.remove = remove,
 	.slot = slot,
 	.up = link_up,

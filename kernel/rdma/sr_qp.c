@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Queue pairs: their states (IBTA 10.3.1), and what programs post. Connected ones (RC) only. */
+/* Queue pairs and their states (IBTA 10.3.1). */
 #include "sr.h"
 
 static void free_queues(struct sr_qp *qp)
@@ -8,10 +8,9 @@ static void free_queues(struct sr_qp *qp)
 
 	for (i = 0; qp->sq && i < qp->cap.max_send_wr; i++)
 		kfree(qp->sq[i].sges);
-	for (i = 0; qp->rq && i < qp->cap.max_recv_wr; i++)
-		kfree(qp->rq[i].sges);
 	kvfree(qp->sq);
-	kvfree(qp->rq);
+	kvfree(qp->inline_bytes);
+	sr_rq_free(&qp->rq);
 	kfree(qp->answers);
 }
 
@@ -25,18 +24,14 @@ static int new_queues(struct sr_qp *qp)
 	u32 i;
 
 	qp->sq = kvcalloc(qp->cap.max_send_wr, sizeof(*qp->sq), GFP_KERNEL_ACCOUNT);
-	qp->rq = kvcalloc(qp->cap.max_recv_wr, sizeof(*qp->rq), GFP_KERNEL_ACCOUNT);
 	qp->answers = kcalloc(SR_ANSWERS_MAX, sizeof(*qp->answers), GFP_KERNEL_ACCOUNT);
-	if (!qp->sq || !qp->rq || !qp->answers)
+	if (!qp->sq || !qp->answers)
+		return -ENOMEM;
+	if (!qp->srq && sr_rq_init(&qp->rq, qp->cap.max_recv_wr, qp->cap.max_recv_sge))
 		return -ENOMEM;
 	for (i = 0; i < qp->cap.max_send_wr; i++) {
 		qp->sq[i].sges = new_sges(qp->cap.max_send_sge);
 		if (!qp->sq[i].sges)
-			return -ENOMEM;
-	}
-	for (i = 0; i < qp->cap.max_recv_wr; i++) {
-		qp->rq[i].sges = new_sges(qp->cap.max_recv_sge);
-		if (!qp->rq[i].sges)
 			return -ENOMEM;
 	}
 	return 0;
@@ -61,8 +56,8 @@ static int enter(struct sr_device *device, struct sr_qp *qp)
 	}
 	if (err)
 		return err;
-	qp->send_shell = sr_cq_shell(send, qp->number);
-	qp->recv_shell = sr_cq_shell(recv, qp->number);
+	qp->send_shell = sr_cq_shell(send, qp);
+	qp->recv_shell = sr_cq_shell(recv, qp);
 	if (qp->send_shell && qp->recv_shell) {
 		device->qp_count++;
 		return 0;
@@ -79,7 +74,7 @@ static bool cap_fits(const struct ib_qp_cap *cap)
 {
 	return cap->max_send_wr <= SR_WRS_MAX && cap->max_recv_wr <= SR_WRS_MAX &&
 	       cap->max_send_sge <= SR_SGES_MAX && cap->max_recv_sge <= SR_SGES_MAX &&
-	       !cap->max_inline_data;
+	       cap->max_inline_data <= SR_INLINE_BYTES_MAX;
 }
 
 int sr_qp_create(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata *udata)
@@ -88,27 +83,59 @@ int sr_qp_create(struct ib_qp *ib, struct ib_qp_init_attr *init, struct ib_udata
 	struct sr_qp *qp = to_qp(ib);
 	int err;
 
-	if (init->qp_type != IB_QPT_RC || init->create_flags || init->srq)
+	switch (init->qp_type) {
+	case IB_QPT_RC:
+		if (init->create_flags)
+			return -EOPNOTSUPP;
+		break;
+	case IB_QPT_UC:
+	case IB_QPT_UD:
+		if (init->create_flags || !udata)
+			return -EOPNOTSUPP;
+		break;
+	case IB_QPT_GSI:
+		if (udata)
+			return -EOPNOTSUPP;
+		break;
+	default:
 		return -EOPNOTSUPP;
+	}
 	if (!cap_fits(&init->cap) || !init->send_cq || !init->recv_cq)
 		return -EINVAL;
 	qp->device = device;
+	qp->in_kernel = !udata;
+	spin_lock_init(&qp->sq_lock);
+	INIT_LIST_HEAD(&qp->posted);
 	INIT_LIST_HEAD(&qp->turn);
+	INIT_LIST_HEAD(&qp->watch);
+	INIT_LIST_HEAD(&qp->groups);
+	INIT_LIST_HEAD(&qp->windows);
+	qp->receive.sges = qp->receive_sges;
+	qp->srq = init->srq ? container_of(init->srq, struct sr_srq, ib) : NULL;
 	qp->state = IB_QPS_RESET;
 	qp->cap = init->cap;
 	qp->cap.max_send_wr = max_t(u32, qp->cap.max_send_wr, 1);
-	qp->cap.max_recv_wr = max_t(u32, qp->cap.max_recv_wr, 1);
+	qp->cap.max_recv_wr = qp->srq ? 0 : max_t(u32, qp->cap.max_recv_wr, 1);
 	qp->sq_sig_all = init->sq_sig_type == IB_SIGNAL_ALL_WR;
 	/* ib_core sets these behind this call. */
 	qp->ib.send_cq = init->send_cq;
 	qp->ib.recv_cq = init->recv_cq;
+	if (init->qp_type == IB_QPT_GSI) {
+		qp->number = 1;
+		qp->ib.qp_num = 1;
+		init->cap = qp->cap;
+		return sr_gsi_create(qp, init);
+	}
 	err = new_queues(qp);
+	if (!err)
+		err = sr_queues_create(qp, udata);
 	if (!err) {
 		mutex_lock(&device->lock);
 		err = enter(device, qp);
 		mutex_unlock(&device->lock);
 	}
 	if (err) {
+		sr_shared_end(qp->shared);
 		free_queues(qp);
 		return err;
 	}
@@ -122,17 +149,27 @@ int sr_qp_destroy(struct ib_qp *ib, struct ib_udata *udata)
 	struct sr_qp *qp = to_qp(ib);
 	struct sr_device *device = qp->device;
 
+	if (sr_is_gsi(qp)) {
+		sr_gsi_destroy(qp);
+		return 0;
+	}
 	mutex_lock(&device->lock);
+	sr_post_forget(qp);
+	sr_watch_forget(qp);
 	/* Its last acknowledgements. */
 	if (qp->lane)
 		sr_lane_flush(qp->lane);
 	sr_responder_stop(qp);
+	sr_mw_forget(qp);
 	list_del_init(&qp->turn);
+	sr_datagram_forget(qp);
 	xa_erase(&device->qps, qp->number);
 	device->qp_count--;
 	sr_cq_forget(to_cq(ib->send_cq), qp->send_shell, true);
 	sr_cq_forget(to_cq(ib->recv_cq), qp->recv_shell, true);
+	sr_queues_end(qp);
 	mutex_unlock(&device->lock);
+	sr_shared_end(qp->shared);
 	free_queues(qp);
 	return 0;
 }
@@ -156,20 +193,27 @@ void sr_qp_fail(struct sr_qp *qp)
 	qp->state = IB_QPS_ERR;
 	sr_requester_flush(qp);
 	sr_responder_stop(qp);
+	/* It takes none of the others' any more. */
+	if (qp->srq)
+		sr_qp_event(qp, IB_EVENT_QP_LAST_WQE_REACHED);
 }
 
 static void reset(struct sr_qp *qp)
 {
 	qp->state = IB_QPS_RESET;
 	list_del_init(&qp->turn);
-	qp->sq_head = qp->sq_tail;
+	sr_post_take(qp);
 	sr_requester_start(qp);
 	qp->receive_taken = false;
-	qp->rq_head = qp->rq_tail;
+	if (!qp->srq)
+		sr_rq_clear(&qp->rq);
 	qp->answer_count = 0;
 	sr_responder_stop(qp);
+	sr_mw_forget(qp);
 	sr_cq_forget(to_cq(qp->ib.send_cq), qp->send_shell, false);
 	sr_cq_forget(to_cq(qp->ib.recv_cq), qp->recv_shell, false);
+	sr_watch_forget(qp);
+	sr_queues_reset(qp);
 	qp->lane = NULL;
 	memset(&qp->attr, 0, sizeof(qp->attr));
 }
@@ -178,7 +222,7 @@ static bool values_fit(const struct ib_qp_attr *attr, int mask)
 {
 	if ((mask & IB_QP_PKEY_INDEX) && attr->pkey_index)
 		return false;
-	if ((mask & IB_QP_PORT) && attr->port_num != 1)
+	if ((mask & IB_QP_PORT) && (attr->port_num < 1 || attr->port_num > SR_PORTS))
 		return false;
 	if ((mask & IB_QP_MAX_QP_RD_ATOMIC) && attr->max_rd_atomic > SR_READS_MAX)
 		return false;
@@ -188,7 +232,7 @@ static bool values_fit(const struct ib_qp_attr *attr, int mask)
 		return false;
 	return !(mask & IB_QP_ACCESS_FLAGS) ||
 	       !(attr->qp_access_flags & ~(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
-					   IB_ACCESS_REMOTE_READ));
+					   IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC));
 }
 
 static void set_values(struct sr_qp *qp, const struct ib_qp_attr *attr, int mask)
@@ -222,6 +266,8 @@ static void set_values(struct sr_qp *qp, const struct ib_qp_attr *attr, int mask
 		qp->attr.sq_psn = attr->sq_psn & SR_PSN_MASK;
 		qp->psn = qp->attr.sq_psn;
 	}
+	if (mask & IB_QP_QKEY)
+		qp->attr.qkey = attr->qkey;
 	if (mask & IB_QP_DEST_QPN)
 		qp->attr.dest_qp_num = attr->dest_qp_num;
 	qp->rnr_left = qp->attr.rnr_retry;
@@ -244,7 +290,9 @@ static void enter_state(struct sr_qp *qp, enum ib_qp_state to, const struct ib_q
 	}
 	if (to == IB_QPS_RTR && qp->state == IB_QPS_INIT) {
 		slot = sr_slot_of(qp->attr.dest_qp_num);
-		qp->lane = slot < device->view.hosts && !qp->stale ? &device->lanes[slot] : NULL;
+		qp->lane = slot < device->view.hosts && !qp->stale &&
+			   sr_is_connected(qp) ? &device->lanes[slot] : NULL;
+		qp->established = false;
 		qp->state = to;
 		sr_requester_start(qp);
 		sr_responder_start(qp);
@@ -269,7 +317,7 @@ int sr_qp_modify(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_
 	mutex_lock(&device->lock);
 	from = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	to = mask & IB_QP_STATE ? attr->qp_state : from;
-	if (from == qp->state && ib_modify_qp_is_ok(from, to, IB_QPT_RC, mask) &&
+	if (from == qp->state && ib_modify_qp_is_ok(from, to, ib->qp_type, mask) &&
 	    values_fit(attr, mask)) {
 		err = qp->stale && to != IB_QPS_ERR && to != IB_QPS_RESET ? -ENETDOWN : 0;
 		if (!err) {
@@ -304,124 +352,7 @@ int sr_qp_query(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_q
 	init->recv_cq = ib->recv_cq;
 	init->cap = attr->cap;
 	init->sq_sig_type = qp->sq_sig_all ? IB_SIGNAL_ALL_WR : IB_SIGNAL_REQ_WR;
-	init->qp_type = IB_QPT_RC;
+	init->srq = ib->srq;
+	init->qp_type = ib->qp_type;
 	return 0;
-}
-
-/* What it comes to in bytes; -EINVAL: too many pieces, or bytes. */
-static int copy_sges(struct sr_sge *to, u8 *count, u64 *length, const struct ib_sge *from, int sges,
-		     u32 sges_max)
-{
-	int i;
-
-	if (sges < 0 || sges > sges_max)
-		return -EINVAL;
-	*length = 0;
-	for (i = 0; i < sges; i++) {
-		to[i].addr = from[i].addr;
-		to[i].len = from[i].length;
-		to[i].lkey = from[i].lkey;
-		*length += from[i].length;
-	}
-	*count = sges;
-	return *length > SR_MESSAGE_BYTES_MAX ? -EINVAL : 0;
-}
-
-static int post_one(struct sr_qp *qp, const struct ib_send_wr *wr)
-{
-	struct sr_wqe *wqe = &qp->sq[qp->sq_tail % qp->cap.max_send_wr];
-	int err;
-
-	if (qp->sq_tail - qp->sq_head == qp->cap.max_send_wr)
-		return -ENOMEM;
-	if (wr->send_flags & (IB_SEND_INLINE | IB_SEND_IP_CSUM))
-		return -EINVAL;
-	switch (wr->opcode) {
-	case IB_WR_RDMA_WRITE:
-	case IB_WR_RDMA_WRITE_WITH_IMM:
-	case IB_WR_RDMA_READ:
-		wqe->remote_addr = rdma_wr(wr)->remote_addr;
-		wqe->rkey = rdma_wr(wr)->rkey;
-		break;
-	case IB_WR_SEND:
-	case IB_WR_SEND_WITH_IMM:
-		wqe->remote_addr = 0;
-		wqe->rkey = 0;
-		break;
-	default:
-		return -EOPNOTSUPP;
-	}
-	err = copy_sges(wqe->sges, &wqe->sge_count, &wqe->length, wr->sg_list, wr->num_sge,
-			qp->cap.max_send_sge);
-	if (err)
-		return err;
-	wqe->wr_id = wr->wr_id;
-	wqe->got = 0;
-	wqe->imm = wr->opcode == IB_WR_SEND_WITH_IMM || wr->opcode == IB_WR_RDMA_WRITE_WITH_IMM ?
-			   (__force u32)wr->ex.imm_data : 0;
-	wqe->psn = qp->psn;
-	wqe->opcode = wr->opcode;
-	wqe->signaled = qp->sq_sig_all || (wr->send_flags & IB_SEND_SIGNALED);
-	wqe->solicited = wr->send_flags & IB_SEND_SOLICITED;
-	wqe->fenced = wr->send_flags & IB_SEND_FENCE;
-	qp->psn = (qp->psn + 1) & SR_PSN_MASK;
-	qp->sq_tail++;
-	return 0;
-}
-
-int sr_post_send(struct ib_qp *ib, const struct ib_send_wr *wr, const struct ib_send_wr **bad)
-{
-	struct sr_qp *qp = to_qp(ib);
-	struct sr_device *device = qp->device;
-	int err = 0;
-
-	mutex_lock(&device->lock);
-	if (qp->state != IB_QPS_RTS && qp->state != IB_QPS_SQD && qp->state != IB_QPS_ERR)
-		err = -EINVAL;
-	for (; wr && !err; wr = err ? wr : wr->next)
-		err = post_one(qp, wr);
-	if (err)
-		*bad = wr;
-	if (qp->state == IB_QPS_ERR)
-		sr_requester_flush(qp);
-	sr_requester_call(qp);
-	if (qp->lane)
-		sr_lane_flush(qp->lane);
-	if (!list_empty(&qp->turn))
-		sr_device_kick(device);
-	mutex_unlock(&device->lock);
-	return err;
-}
-
-int sr_post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad)
-{
-	struct sr_qp *qp = to_qp(ib);
-	struct sr_device *device = qp->device;
-	int err = 0;
-
-	mutex_lock(&device->lock);
-	if (qp->state == IB_QPS_RESET)
-		err = -EINVAL;
-	for (; wr && !err; wr = err ? wr : wr->next) {
-		struct sr_rwqe *rwqe = &qp->rq[qp->rq_tail % qp->cap.max_recv_wr];
-
-		if (qp->rq_tail - qp->rq_head == qp->cap.max_recv_wr) {
-			err = -ENOMEM;
-			continue;
-		}
-		err = copy_sges(rwqe->sges, &rwqe->sge_count, &rwqe->length, wr->sg_list,
-				wr->num_sge, qp->cap.max_recv_sge);
-		if (err)
-			continue;
-		rwqe->wr_id = wr->wr_id;
-		qp->rq_tail++;
-	}
-	if (err)
-		*bad = wr;
-	if (qp->state == IB_QPS_ERR)
-		sr_responder_stop(qp);
-	else
-		sr_responder_posted(qp);
-	mutex_unlock(&device->lock);
-	return err;
 }

@@ -14,9 +14,10 @@ static struct sr_wqe *wqe_at(const struct sr_qp *qp, u64 position)
 	return &qp->sq[position % qp->cap.max_send_wr];
 }
 
+/* It ends with bytes that it brings. */
 static bool reads(const struct sr_wqe *wqe)
 {
-	return wqe->opcode == IB_WR_RDMA_READ;
+	return wqe->opcode == IB_WR_RDMA_READ || sr_is_atomic(wqe->opcode);
 }
 
 static u32 name(const struct sr_qp *qp)
@@ -36,11 +37,18 @@ bool sr_may_send(const struct sr_qp *qp)
 	next = wqe_at(qp, qp->sq_sent);
 	if (next->fenced && qp->reads)
 		return false;
+	/* What is sent again needs what it named. */
+	if (next->opcode == IB_WR_LOCAL_INV && qp->sq_head != qp->sq_sent)
+		return false;
 	return !reads(next) || qp->reads < max_t(u32, qp->attr.max_rd_atomic, 1);
 }
 
 void sr_requester_call(struct sr_qp *qp)
 {
+	if (qp->ib.qp_type == IB_QPT_UD) {
+		sr_datagram_call(qp);
+		return;
+	}
 	if (!sr_may_send(qp))
 		return;
 	if (qp->lane && qp->lane->up) {
@@ -64,26 +72,52 @@ void sr_requester_start(struct sr_qp *qp)
 	qp->rnr_left = qp->attr.rnr_retry;
 }
 
-static void say_done(struct sr_qp *qp, const struct sr_wqe *wqe, enum ib_wc_status status)
+static enum ib_wc_opcode done_as(const struct sr_wqe *wqe)
 {
+	switch (wqe->opcode) {
+	case IB_WR_RDMA_READ:
+		return IB_WC_RDMA_READ;
+	case IB_WR_RDMA_WRITE:
+	case IB_WR_RDMA_WRITE_WITH_IMM:
+		return IB_WC_RDMA_WRITE;
+	case IB_WR_ATOMIC_CMP_AND_SWP:
+		return IB_WC_COMP_SWAP;
+	case IB_WR_ATOMIC_FETCH_AND_ADD:
+		return IB_WC_FETCH_ADD;
+	case IB_WR_REG_MR:
+		return IB_WC_REG_MR;
+	case IB_WR_LOCAL_INV:
+		return IB_WC_LOCAL_INV;
+	case IB_WR_BIND_MW:
+		return IB_WC_BIND_MW;
+	default:
+		return IB_WC_SEND;
+	}
+}
+
+/* The oldest. Its place is free before that is said: who hears it may post at once. */
+static void end_oldest(struct sr_qp *qp, enum ib_wc_status status)
+{
+	const struct sr_wqe *wqe = wqe_at(qp, qp->sq_head);
 	struct ib_wc completion = {
 		.wr_id = wqe->wr_id,
 		.status = status,
-		.qp = &qp->send_shell->ib,
-		.opcode = reads(wqe) ? IB_WC_RDMA_READ :
-			  wqe->opcode == IB_WR_RDMA_WRITE ||
-			  wqe->opcode == IB_WR_RDMA_WRITE_WITH_IMM ? IB_WC_RDMA_WRITE : IB_WC_SEND,
+		.qp = qp->send_shell->told,
+		.opcode = done_as(wqe),
 		.byte_len = wqe->length,
 	};
+	bool said = wqe->signaled || status;
 
-	if (wqe->signaled || status)
+	smp_store_release(&qp->sq_head, qp->sq_head + 1);
+	sr_queues_freed(qp);
+	if (said)
 		sr_cq_complete(to_cq(qp->ib.send_cq), &completion, false);
 }
 
 void sr_requester_flush(struct sr_qp *qp)
 {
-	for (; qp->sq_head != qp->sq_tail; qp->sq_head++)
-		say_done(qp, wqe_at(qp, qp->sq_head), IB_WC_WR_FLUSH_ERR);
+	while (qp->sq_head != qp->sq_tail)
+		end_oldest(qp, IB_WC_WR_FLUSH_ERR);
 	sr_requester_start(qp);
 }
 
@@ -91,14 +125,46 @@ void sr_requester_flush(struct sr_qp *qp)
 static void fail(struct sr_qp *qp, enum ib_wc_status status)
 {
 	if (qp->sq_head != qp->sq_tail)
-		say_done(qp, wqe_at(qp, qp->sq_head++), status);
-	sr_qp_fail(qp);
+		end_oldest(qp, status);
+	if (sr_is_reliable(qp)) {
+		sr_qp_fail(qp);
+		return;
+	}
+	/* It receives on. */
+	qp->state = IB_QPS_SQE;
+	sr_requester_flush(qp);
+}
+
+void sr_requester_fault(struct sr_qp *qp)
+{
+	fail(qp, IB_WC_LOC_PROT_ERR);
+}
+
+void sr_requester_left(struct sr_qp *qp)
+{
+	end_oldest(qp, IB_WC_SUCCESS);
+	qp->sq_sent = qp->sq_head;
+	qp->offset = 0;
 }
 
 void sr_requester_give_up(struct sr_qp *qp, enum ib_wc_status status)
 {
-	if (qp->state == IB_QPS_RTR || qp->state == IB_QPS_RTS || qp->state == IB_QPS_SQD)
+	if (qp->state != IB_QPS_RTR && qp->state != IB_QPS_RTS && qp->state != IB_QPS_SQD)
+		return;
+	if (sr_is_reliable(qp)) {
 		fail(qp, status);
+		return;
+	}
+	while (qp->sq_head != qp->sq_tail)
+		sr_requester_left(qp);
+	sr_requester_drained(qp);
+}
+
+/* Those that nobody else hears of end when all before them have. */
+static void end_locals(struct sr_qp *qp)
+{
+	while (qp->sq_head != qp->sq_sent && wqe_at(qp, qp->sq_head)->local)
+		end_oldest(qp, IB_WC_SUCCESS);
 }
 
 /* The oldest @count have ended well. False: that cannot be, as one waits for bytes. */
@@ -116,10 +182,10 @@ static bool take(struct sr_qp *qp, u64 count)
 		} else if (reads(wqe)) {
 			qp->reads--;
 		}
-		say_done(qp, wqe, IB_WC_SUCCESS);
-		qp->sq_head++;
+		end_oldest(qp, IB_WC_SUCCESS);
 		qp->rnr_left = qp->attr.rnr_retry;
 	}
+	end_locals(qp);
 	return true;
 }
 
@@ -137,12 +203,11 @@ static s64 find(const struct sr_qp *qp, const struct sr_frame *frame)
 {
 	u64 open = qp->sq_tail - qp->sq_head;
 	u64 begun = qp->sq_sent - qp->sq_head + (qp->offset > 0);
-	u64 index;
+	u64 index = frame->seq - qp->sq_head;
 
-	if (!open || frame->to != name(qp))
+	if (!sr_is_reliable(qp) || frame->to != name(qp) || index >= open)
 		return -1;
-	index = (frame->psn - wqe_at(qp, qp->sq_head)->psn) & SR_PSN_MASK;
-	if (index >= open || frame->seq != qp->sq_head + index)
+	if (wqe_at(qp, frame->seq)->local || wqe_at(qp, frame->seq)->psn != frame->psn)
 		return -1;
 	/* One that is to come again may end instead. */
 	return index < begun || (index == 0 && qp->blocked) ? index : -1;
@@ -152,7 +217,8 @@ static int put(struct sr_qp *qp, struct sr_wqe *wqe, u64 bytes)
 {
 	struct sr_frame frame = {
 		.what = qp->offset ? SR_MORE : SR_REQUEST,
-		.flags = SR_RELIABLE | (wqe->solicited ? SR_SOLICITED : 0),
+		.flags = (sr_is_reliable(qp) ? SR_RELIABLE : 0) |
+			 (wqe->solicited ? SR_SOLICITED : 0),
 		.code = wqe->opcode,
 		.len = bytes,
 		.to = qp->attr.dest_qp_num,
@@ -165,8 +231,47 @@ static int put(struct sr_qp *qp, struct sr_wqe *wqe, u64 bytes)
 		.words = { wqe->length, 0 },
 	};
 
+	if (sr_is_atomic(wqe->opcode)) {
+		frame.words[0] = wqe->compare_add;
+		frame.words[1] = wqe->swap;
+	}
+	if (wqe->inlined) {
+		sr_channel_put_header(&qp->lane->channel, &frame);
+		sr_channel_put(&qp->lane->channel, wqe->bytes + qp->offset, bytes);
+		sr_channel_pad(&qp->lane->channel, bytes);
+		return 0;
+	}
 	return sr_gather(qp, wqe->sges, wqe->sge_count, qp->offset, bytes, &qp->lane->channel,
 			 &frame);
+}
+
+static int do_local(struct sr_qp *qp, const struct sr_wqe *wqe)
+{
+	if (wqe->opcode == IB_WR_REG_MR)
+		return sr_mr_open(qp->device, qp->ib.pd, wqe->rkey, wqe->access);
+	if (wqe->opcode == IB_WR_BIND_MW)
+		return sr_mw_bind(qp, wqe);
+	if (!qp->in_kernel)
+		return sr_mw_invalidate(qp, wqe->rkey);
+	return sr_mr_close(qp->device, qp->ib.pd, wqe->rkey);
+}
+
+/* As sr_requester_send(). One that was carried out is not again, when what is before it comes again. */
+static int carry_out(struct sr_qp *qp, struct sr_wqe *wqe)
+{
+	int err = wqe->done ? 0 : do_local(qp, wqe);
+
+	if (err) {
+		/* Requests before it end first. */
+		if (qp->sq_sent == qp->sq_head)
+			fail(qp, IB_WC_MW_BIND_ERR);
+		return 0;
+	}
+	wqe->done = true;
+	qp->sq_sent++;
+	end_locals(qp);
+	sr_requester_drained(qp);
+	return 1;
 }
 
 int sr_requester_send(struct sr_qp *qp)
@@ -178,6 +283,8 @@ int sr_requester_send(struct sr_qp *qp)
 	if (!sr_may_send(qp))
 		return 0;
 	wqe = wqe_at(qp, qp->sq_sent);
+	if (wqe->local)
+		return carry_out(qp, wqe);
 	if (!reads(wqe))
 		bytes = min(wqe->length - qp->offset, sr_channel_piece_bytes(&qp->lane->channel));
 	room = sr_channel_room(&qp->lane->channel, bytes);
@@ -192,6 +299,11 @@ int sr_requester_send(struct sr_qp *qp)
 	qp->offset += bytes;
 	if (!reads(wqe) && qp->offset < wqe->length)
 		return 1;
+	if (!sr_is_reliable(qp)) {
+		sr_requester_left(qp);
+		sr_requester_drained(qp);
+		return 1;
+	}
 	qp->sq_sent++;
 	qp->offset = 0;
 	qp->reads += reads(wqe);
@@ -280,7 +392,7 @@ void sr_requester_not_yet(struct sr_qp *qp, const struct sr_frame *frame)
 
 void sr_requester_ready(struct sr_qp *qp, const struct sr_frame *frame)
 {
-	if (frame->to != name(qp) || !qp->blocked)
+	if (!sr_is_reliable(qp) || frame->to != name(qp) || !qp->blocked)
 		return;
 	qp->blocked = false;
 	sr_requester_call(qp);
@@ -304,7 +416,8 @@ void sr_requester_data(struct sr_qp *qp, const struct sr_frame *frame)
 		fail(qp, IB_WC_BAD_RESP_ERR);
 		return;
 	}
-	if (sr_scatter(qp, wqe->sges, wqe->sge_count, wqe->got, frame->len, &qp->lane->channel)) {
+	if (sr_scatter(qp, wqe->sges, wqe->sge_count, wqe->got, frame->len, &qp->lane->channel,
+		       NULL)) {
 		fail(qp, IB_WC_LOC_PROT_ERR);
 		return;
 	}
@@ -321,6 +434,8 @@ u64 sr_requester_due(struct sr_qp *qp, u64 now_ns)
 {
 	u64 due = U64_MAX;
 
+	if (qp->ib.qp_type == IB_QPT_UD)
+		return sr_datagram_due(qp, now_ns);
 	if (qp->lane_until_ns) {
 		if (now_ns >= qp->lane_until_ns) {
 			qp->lane_until_ns = 0;

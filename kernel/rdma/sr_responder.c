@@ -18,11 +18,6 @@ static const struct {
 	[REMOTE_OPERATION] = { IB_WC_REM_OP_ERR, IB_WC_LOC_PROT_ERR, IB_EVENT_QP_FATAL },
 };
 
-static struct sr_rwqe *receive_at(const struct sr_qp *qp, u64 position)
-{
-	return &qp->rq[position % qp->cap.max_recv_wr];
-}
-
 static struct sr_owed about(const struct sr_frame *request, enum sr_what what, u16 code, u8 flags)
 {
 	struct sr_owed owed = {
@@ -53,7 +48,7 @@ void sr_nobody(struct sr_lane *lane, const struct sr_frame *request)
 
 static bool is_good(const struct sr_answer *answer)
 {
-	return !answer->reads && answer->owed.what == SR_ANSWER &&
+	return answer->kind == SR_ANSWER_SHORT && answer->owed.what == SR_ANSWER &&
 	       answer->owed.code == IB_WC_SUCCESS;
 }
 
@@ -90,29 +85,45 @@ static void say(struct sr_qp *qp, const struct sr_owed *owed)
 	sr_lane_call(qp->lane, qp);
 }
 
+bool sr_responder_take(struct sr_qp *qp)
+{
+	if (qp->receive_taken)
+		return true;
+	qp->receive_taken = sr_rq_take(qp->srq ? &qp->srq->rq : &qp->rq, &qp->receive);
+	if (qp->receive_taken && qp->srq)
+		sr_srq_look(qp->srq);
+	return qp->receive_taken;
+}
+
+void sr_responder_complete(struct sr_qp *qp, struct ib_wc *completion, bool solicited)
+{
+	completion->wr_id = qp->receive.wr_id;
+	qp->receive_taken = false;
+	sr_cq_complete(to_cq(qp->ib.recv_cq), completion, solicited);
+}
+
 static void say_done(struct sr_qp *qp, enum ib_wc_status status, u32 bytes,
 		     const struct sr_frame *request)
 {
 	bool writes = request && request->code == IB_WR_RDMA_WRITE_WITH_IMM;
 	struct ib_wc completion = {
-		.wr_id = receive_at(qp, qp->rq_head)->wr_id,
 		.status = status,
 		.opcode = writes ? IB_WC_RECV_RDMA_WITH_IMM : IB_WC_RECV,
 		.byte_len = bytes,
-		.qp = &qp->recv_shell->ib,
+		.qp = qp->recv_shell->told,
 		.src_qp = qp->attr.dest_qp_num,
 		.slid = qp->lane ? qp->lane->peer + 1 : 0,
-		.port_num = 1,
+		.port_num = qp->attr.port_num,
 	};
 
 	if (request && (writes || request->code == IB_WR_SEND_WITH_IMM)) {
 		completion.wc_flags = IB_WC_WITH_IMM;
 		completion.ex.imm_data = (__force __be32)request->imm;
+	} else if (request && request->code == IB_WR_SEND_WITH_INV) {
+		completion.wc_flags = IB_WC_WITH_INVALIDATE;
+		completion.ex.invalidate_rkey = request->imm;
 	}
-	qp->rq_head++;
-	qp->receive_taken = false;
-	sr_cq_complete(to_cq(qp->ib.recv_cq), &completion,
-		       request && request->flags & SR_SOLICITED);
+	sr_responder_complete(qp, &completion, request && request->flags & SR_SOLICITED);
 }
 
 static void refuse(struct sr_qp *qp, const struct sr_frame *request, enum reason reason)
@@ -120,10 +131,14 @@ static void refuse(struct sr_qp *qp, const struct sr_frame *request, enum reason
 	struct sr_owed owed = answer(request, reasons[reason].requester);
 
 	qp->in_message = false;
+	/* Where nobody waits for an answer the message is dropped, and its receive is the next one's (IBTA 9.9.3). */
+	if (!sr_is_reliable(qp) && reason != REMOTE_OPERATION)
+		return;
 	if (qp->receive_taken)
 		say_done(qp, reasons[reason].receive, 0, NULL);
 	qp->refused = true;
-	say(qp, &owed);
+	if (sr_is_reliable(qp))
+		say(qp, &owed);
 	sr_qp_fail(qp);
 	sr_qp_event(qp, reasons[reason].event);
 }
@@ -136,6 +151,7 @@ static void tell_ready(struct sr_qp *qp)
 	if (!qp->waits)
 		return;
 	qp->waits = false;
+	sr_queues_have_receives(qp);
 	sr_lane_owe(&qp->device->lanes[sr_slot_of(qp->waiting.from)], &owed);
 	sr_device_kick(qp->device);
 }
@@ -158,8 +174,16 @@ void sr_responder_posted(struct sr_qp *qp)
 /* All receives end, the one of a message under way among them. */
 void sr_responder_stop(struct sr_qp *qp)
 {
+	u64 left;
+
 	qp->in_message = false;
-	while (qp->rq_head != qp->rq_tail)
+	if (qp->receive_taken)
+		say_done(qp, IB_WC_WR_FLUSH_ERR, 0, NULL);
+	/* What is posted from now on ends as well. */
+	if (qp->state == IB_QPS_ERR)
+		sr_queues_want_receives(qp);
+	/* No more than are there now, as a program may post without an end. */
+	for (left = qp->srq ? 0 : sr_rq_count(&qp->rq); left && sr_responder_take(qp); left--)
 		say_done(qp, IB_WC_WR_FLUSH_ERR, 0, NULL);
 	if (qp->waits) {
 		qp->waits = false;
@@ -174,7 +198,7 @@ void sr_responder_lost(struct sr_qp *qp)
 	qp->waits = false;
 	qp->answer_count = 0;
 	qp->in_message = false;
-	if (qp->receive_taken)
+	if (qp->receive_taken && sr_is_reliable(qp))
 		say_done(qp, IB_WC_WR_FLUSH_ERR, 0, NULL);
 }
 
@@ -193,8 +217,13 @@ static bool take_receive(struct sr_qp *qp, const struct sr_frame *request)
 {
 	struct sr_owed owed = about(request, SR_NOT_YET, qp->attr.min_rnr_timer, SR_NO_RECEIVE);
 
-	if (qp->rq_head != qp->rq_tail) {
-		qp->receive_taken = true;
+	if (sr_responder_take(qp))
+		return true;
+	if (!sr_is_reliable(qp))
+		return false;
+	/* One may have come in between. */
+	if (sr_queues_want_receives(qp) && sr_responder_take(qp)) {
+		sr_queues_have_receives(qp);
 		return true;
 	}
 	qp->waits = true;
@@ -223,7 +252,13 @@ static struct sr_mr *remote(struct sr_qp *qp, const struct sr_frame *request, u6
 {
 	if (!(qp->attr.qp_access_flags & access))
 		return NULL;
-	return sr_mr_find(qp->device, qp->ib.pd, request->rkey, addr, bytes, access);
+	return sr_mr_find_remote(qp, request->rkey, addr, bytes, access);
+}
+
+/* Memory that programs register is theirs to take back, but not windows on it; users in the kernel open theirs for this. */
+static int invalidate(struct sr_qp *qp, u32 key)
+{
+	return qp->in_kernel ? sr_mr_close_remote(qp->device, qp->ib.pd, key) : sr_mw_invalidate(qp, key);
 }
 
 /* Bytes of the message under way, which fit; perhaps the last. */
@@ -243,9 +278,10 @@ static void bytes_came(struct sr_qp *qp, u64 bytes)
 		}
 		sr_mr_copy(mr, addr, bytes, channel, 0);
 	} else if (bytes) {
-		const struct sr_rwqe *receive = receive_at(qp, qp->rq_head);
+		const struct sr_rwqe *receive = &qp->receive;
 
-		if (sr_scatter(qp, receive->sges, receive->sge_count, qp->got, bytes, channel)) {
+		if (sr_scatter(qp, receive->sges, receive->sge_count, qp->got, bytes, channel,
+			       NULL)) {
 			refuse(qp, request, REMOTE_OPERATION);
 			return;
 		}
@@ -254,6 +290,10 @@ static void bytes_came(struct sr_qp *qp, u64 bytes)
 	if (qp->got < request->words[0])
 		return;
 	qp->in_message = false;
+	if (request->code == IB_WR_SEND_WITH_INV && invalidate(qp, request->imm)) {
+		refuse(qp, request, REMOTE_ACCESS);
+		return;
+	}
 	/* A program that has seen the message may answer at once; the acknowledgement is in front of that. */
 	well(qp);
 	if (qp->receive_taken)
@@ -286,32 +326,95 @@ static void read_came(struct sr_qp *qp, const struct sr_frame *request)
 		refuse(qp, request, INVALID_REQUEST);
 		return;
 	}
-	answer->reads = true;
+	answer->kind = SR_ANSWER_READ;
 	answer->request = *request;
 	qp->expected = (qp->expected + 1) & SR_PSN_MASK;
 	sr_lane_call(qp->lane, qp);
 }
 
-static void request_came(struct sr_qp *qp, const struct sr_frame *request)
+/* IBTA 9.4.5. What was there leaves in its turn; a request that comes again is ignored by its number. */
+static void atomic_came(struct sr_qp *qp, const struct sr_frame *request)
 {
-	u64 total = request->words[0];
-	bool is_read = request->code == IB_WR_RDMA_READ;
-	bool takes_receive = request->code == IB_WR_SEND || request->code == IB_WR_SEND_WITH_IMM ||
-			     request->code == IB_WR_RDMA_WRITE_WITH_IMM;
+	struct sr_answer *answer;
+	struct sr_mr *mr;
+	u64 *word;
 
-	if ((!takes_receive && !is_read && request->code != IB_WR_RDMA_WRITE) ||
-	    total > SR_MESSAGE_BYTES_MAX || request->len > total || (is_read && request->len) ||
-	    (!is_read && !request->len && total)) {
+	mr = remote(qp, request, request->addr, sizeof(u64), IB_ACCESS_REMOTE_ATOMIC);
+	if (!mr) {
+		refuse(qp, request, REMOTE_ACCESS);
+		return;
+	}
+	word = IS_ALIGNED(request->addr, sizeof(u64)) ? sr_mr_word(mr, request->addr) : NULL;
+	/* One is left for the refusal. */
+	answer = word && qp->answer_count < SR_ANSWERS_MAX - 1 ? new_answer(qp) : NULL;
+	if (!answer) {
 		refuse(qp, request, INVALID_REQUEST);
 		return;
 	}
-	if (is_read) {
+	answer->kind = SR_ANSWER_ATOMIC;
+	answer->request = *request;
+	/* Programs with the memory may do the same at this moment. */
+	if (request->code == IB_WR_ATOMIC_FETCH_AND_ADD)
+		answer->found = atomic64_fetch_add(request->words[0], (atomic64_t *)word);
+	else
+		answer->found = cmpxchg(word, request->words[0], request->words[1]);
+	qp->expected = (qp->expected + 1) & SR_PSN_MASK;
+	sr_lane_call(qp->lane, qp);
+}
+
+static bool takes_receive(const struct sr_frame *request)
+{
+	switch (request->code) {
+	case IB_WR_SEND:
+	case IB_WR_SEND_WITH_IMM:
+	case IB_WR_SEND_WITH_INV:
+	case IB_WR_RDMA_WRITE_WITH_IMM:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* What asks for bytes has none, and what has bytes begins with some of them. */
+static bool is_sound(const struct sr_frame *request)
+{
+	u64 total = request->words[0];
+
+	if (sr_is_atomic(request->code))
+		return !request->len;
+	if (total > SR_MESSAGE_BYTES_MAX)
+		return false;
+	if (request->code == IB_WR_RDMA_READ)
+		return !request->len;
+	return (takes_receive(request) || request->code == IB_WR_RDMA_WRITE) &&
+	       request->len <= total && (request->len || !total);
+}
+
+static bool wants_answer(const struct sr_frame *request)
+{
+	return request->code == IB_WR_RDMA_READ || request->code == IB_WR_SEND_WITH_INV ||
+	       sr_is_atomic(request->code);
+}
+
+static void request_came(struct sr_qp *qp, const struct sr_frame *request)
+{
+	u64 total = request->words[0];
+
+	if (!is_sound(request) || (!sr_is_reliable(qp) && wants_answer(request))) {
+		refuse(qp, request, INVALID_REQUEST);
+		return;
+	}
+	if (request->code == IB_WR_RDMA_READ) {
 		read_came(qp, request);
 		return;
 	}
-	if (takes_receive && !take_receive(qp, request))
+	if (sr_is_atomic(request->code)) {
+		atomic_came(qp, request);
 		return;
-	if (!writes(request) && total > receive_at(qp, qp->rq_head)->length) {
+	}
+	if (takes_receive(request) && !take_receive(qp, request))
+		return;
+	if (!writes(request) && total > qp->receive.length) {
 		say_done(qp, IB_WC_LOC_LEN_ERR, 0, NULL);
 		refuse(qp, request, INVALID_REQUEST);
 		return;
@@ -343,7 +446,7 @@ void sr_responder_came(struct sr_qp *qp, const struct sr_frame *frame)
 	}
 	/* Of an earlier connection, or of a stranger. */
 	if (qp->lane != lane || (frame->from & SR_PSN_MASK) != qp->attr.dest_qp_num ||
-	    !(frame->flags & SR_RELIABLE)) {
+	    !(frame->flags & SR_RELIABLE) == sr_is_reliable(qp)) {
 		if (qp->state == IB_QPS_ERR)
 			sr_nobody(lane, frame);
 		return;
@@ -353,6 +456,16 @@ void sr_responder_came(struct sr_qp *qp, const struct sr_frame *frame)
 		return;
 	if (qp->state == IB_QPS_ERR) {
 		sr_nobody(lane, frame);
+		return;
+	}
+	if (qp->state == IB_QPS_RTR && !qp->established) {
+		qp->established = true;
+		sr_qp_event(qp, IB_EVENT_COMM_EST);
+	}
+	if (!sr_is_reliable(qp)) {
+		/* A message whose rest does not come leaves its receive to this one. */
+		qp->in_message = false;
+		request_came(qp, frame);
 		return;
 	}
 	/* Behind one that comes again. */
@@ -399,25 +512,51 @@ static int send_read(struct sr_qp *qp, struct sr_answer *answer)
 	return answer->offset == total ? 0 : 1;
 }
 
+static int send_found(struct sr_qp *qp, const struct sr_answer *answer)
+{
+	struct sr_channel *channel = &qp->lane->channel;
+	int room = sr_channel_room(channel, sizeof(answer->found));
+	struct sr_frame frame;
+
+	if (room <= 0)
+		return room < 0 ? room : -EAGAIN;
+	sr_frame_about(&frame, SR_DATA, &answer->request);
+	frame.len = sizeof(answer->found);
+	sr_channel_put_header(channel, &frame);
+	sr_channel_put(channel, &answer->found, sizeof(answer->found));
+	return 0;
+}
+
+static int send_short(struct sr_qp *qp, const struct sr_answer *answer)
+{
+	int room = sr_channel_room(&qp->lane->channel, 0);
+
+	if (room <= 0)
+		return room < 0 ? room : -EAGAIN;
+	sr_lane_owe(qp->lane, &answer->owed);
+	return 0;
+}
+
 int sr_responder_send(struct sr_qp *qp)
 {
 	struct sr_answer *answer;
+	int sent;
 
 	if (!qp->answer_count)
 		return 0;
 	answer = &qp->answers[qp->answer_first];
-	if (answer->reads) {
-		int sent = send_read(qp, answer);
-
-		if (sent)
-			return sent;
-	} else {
-		int room = sr_channel_room(&qp->lane->channel, 0);
-
-		if (room <= 0)
-			return room < 0 ? room : -EAGAIN;
-		sr_lane_owe(qp->lane, &answer->owed);
+	switch (answer->kind) {
+	case SR_ANSWER_READ:
+		sent = send_read(qp, answer);
+		break;
+	case SR_ANSWER_ATOMIC:
+		sent = send_found(qp, answer);
+		break;
+	default:
+		sent = send_short(qp, answer);
 	}
+	if (sent)
+		return sent;
 	qp->answer_first = (qp->answer_first + 1) % SR_ANSWERS_MAX;
 	qp->answer_count--;
 	return 1;

@@ -15,6 +15,12 @@ static struct sr_sge part(const struct sr_sge *sge, u64 *offset, u64 *bytes)
 	return some;
 }
 
+/* ib_uses_virt_dma(): these are the kernel's addresses. */
+static void *direct(const struct sr_sge *sge)
+{
+	return (void *)(uintptr_t)sge->addr;
+}
+
 static struct sr_mr *find(struct sr_qp *qp, const struct sr_sge *sge, int access)
 {
 	return sr_mr_find(qp->device, qp->ib.pd, sge->lkey, sge->addr, sge->len, access);
@@ -28,7 +34,7 @@ static int check(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 off
 	for (i = 0; i < count && bytes; i++) {
 		struct sr_sge some = part(&sges[i], &offset, &bytes);
 
-		if (some.len && !find(qp, &some, access))
+		if (some.len && !sr_is_direct(qp, some.lkey) && !find(qp, &some, access))
 			return -EFAULT;
 	}
 	return bytes ? -EFAULT : 0;
@@ -45,7 +51,9 @@ int sr_gather(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset
 	for (i = 0; i < count && bytes; i++) {
 		struct sr_sge some = part(&sges[i], &offset, &bytes);
 
-		if (some.len)
+		if (some.len && sr_is_direct(qp, some.lkey))
+			sr_channel_put(channel, direct(&some), some.len);
+		else if (some.len)
 			sr_mr_put(find(qp, &some, 0), some.addr, some.len, channel);
 	}
 	sr_channel_pad(channel, header->len);
@@ -53,7 +61,7 @@ int sr_gather(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset
 }
 
 int sr_scatter(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset, u64 bytes,
-	       struct sr_channel *channel)
+	       struct sr_channel *channel, const u8 *from)
 {
 	int i, err = check(qp, sges, count, offset, bytes, IB_ACCESS_LOCAL_WRITE);
 	u64 at = 0;
@@ -62,11 +70,39 @@ int sr_scatter(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offse
 		return err;
 	for (i = 0; i < count && bytes; i++) {
 		struct sr_sge some = part(&sges[i], &offset, &bytes);
+		struct sr_mr *mr = NULL;
 
-		if (some.len)
-			sr_mr_copy(find(qp, &some, IB_ACCESS_LOCAL_WRITE), some.addr, some.len,
-				   channel, at);
+		if (some.len && sr_is_direct(qp, some.lkey)) {
+			if (from)
+				memcpy(direct(&some), from + at, some.len);
+			else
+				sr_channel_copy(channel, at, direct(&some), some.len);
+		} else if (some.len) {
+			mr = find(qp, &some, IB_ACCESS_LOCAL_WRITE);
+		}
+		if (mr && from)
+			sr_mr_write(mr, some.addr, some.len, from + at);
+		else if (mr)
+			sr_mr_copy(mr, some.addr, some.len, channel, at);
 		at += some.len;
 	}
 	return 0;
+}
+
+int sr_sges_copy(struct sr_sge *to, u8 *count, u64 *length, const struct ib_sge *from, int sges,
+		 u32 sges_max)
+{
+	int i;
+
+	if (sges < 0 || sges > sges_max)
+		return -EINVAL;
+	*length = 0;
+	for (i = 0; i < sges; i++) {
+		to[i].addr = from[i].addr;
+		to[i].len = from[i].length;
+		to[i].lkey = from[i].lkey;
+		*length += from[i].length;
+	}
+	*count = sges;
+	return *length > SR_MESSAGE_BYTES_MAX ? -EINVAL : 0;
 }

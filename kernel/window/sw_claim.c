@@ -7,19 +7,39 @@
  */
 #include "sw_proto.h"
 
-void sw_pulse_feel(struct sw_pulse *pulse, u64 beat, u64 now_ns)
+void sw_watch_begin(struct sw_watch *watch, u64 now_ns)
 {
-	if (pulse->felt && pulse->beat == beat)
-		return;
-	pulse->felt = true;
-	pulse->beat = beat;
-	pulse->since_ns = now_ns;
+	watch->looked_ns = now_ns;
+	watch->watched_ns = 0;
 }
 
-bool sw_pulse_silent(const struct sw_pulse *pulse, u64 now_ns)
+/* Who has looked less often stood still, perhaps with all of its machine, and has watched nobody meanwhile. */
+u64 sw_watch_look(struct sw_watch *watch, u64 now_ns)
 {
-	return pulse->felt && now_ns > pulse->since_ns &&
-	       now_ns - pulse->since_ns >= SW_SILENCE_NS;
+	if (now_ns > watch->looked_ns) {
+		watch->watched_ns += min_t(u64, now_ns - watch->looked_ns, SW_GAP_NS);
+		watch->looked_ns = now_ns;
+	}
+	return watch->watched_ns;
+}
+
+bool sw_pulse_feel(struct sw_pulse *pulse, u64 beat, u64 now_ns)
+{
+	bool another = pulse->felt && pulse->beat != beat;
+
+	if (pulse->felt && !another) {
+		sw_watch_look(&pulse->watch, now_ns);
+		return false;
+	}
+	pulse->felt = true;
+	pulse->beat = beat;
+	sw_watch_begin(&pulse->watch, now_ns);
+	return another;
+}
+
+bool sw_pulse_silent(const struct sw_pulse *pulse)
+{
+	return pulse->felt && pulse->watch.watched_ns >= SW_SILENCE_NS;
 }
 
 static u64 *claim_word(const struct sw_view *view, u32 slot, enum sw_claim_word word)
@@ -103,7 +123,7 @@ bool sw_claim_poll(struct sw_claim *claim, const struct sw_view *view, u64 now_n
 			claim->seen[slot].pulse.felt = false;
 		}
 		sw_pulse_feel(&claim->seen[slot].pulse, look(view, slot, SW_BEAT), now_ns);
-		if (holder && !sw_pulse_silent(&claim->seen[slot].pulse, now_ns))
+		if (holder && !sw_pulse_silent(&claim->seen[slot].pulse))
 			continue;
 		if (view->kind == SW_COHERENT) {
 			if (exchange(view, slot, holder, claim->generation))

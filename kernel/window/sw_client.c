@@ -65,6 +65,8 @@ static void detach(struct sw_window *window, struct sw_attachment *attachment)
 {
 	unsigned long flags;
 
+	if (attachment->client->leave)
+		attachment->client->leave(attachment->context);
 	mutex_lock(&window->lock);
 	spin_lock_irqsave(&window->events_lock, flags);
 	list_del(&attachment->list);

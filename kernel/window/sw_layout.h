@@ -63,8 +63,12 @@ static inline u64 sw_heap_at(u32 hosts)
 }
 
 /* Protocol times, nanoseconds. */
+#ifndef SW_SILENCE_NS
 #define SW_SILENCE_NS		3000000000ULL
+#endif
 #define SW_BEAT_NS		250000000ULL
+/* What counts of the time between two looks, at most. */
+#define SW_GAP_NS		(2 * SW_BEAT_NS)
 #define SW_SETTLE_NS		50000000ULL
 
 #endif

@@ -50,13 +50,43 @@ void sw_link_beat(struct sw_link *link, const struct sw_view *view)
 	tell(link, view, SW_AT_BEAT, ++link->beat);
 }
 
-static enum sw_event poll_calling(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+/* The peer says hello, in whatever version. */
+static bool is_hello(u64 hello)
+{
+	return hello != SW_ALL_ONES && (hello & SW_HELLO_MASK) == SW_HELLO;
+}
+
+/*
+ * A peer that lives and has not answered for so long may have done so in vain, where the way was cut: it is up,
+ * and does not say it again. It hears another call.
+ */
+static void call_again_if_unheard(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+{
+	u64 hello = hear(link, view, SW_AT_HELLO), beat = link->beat;
+	struct sw_pulse pulse;
+
+	if (sw_pulse_feel(&link->pulse, hear(link, view, SW_AT_BEAT), now_ns) && !link->alive) {
+		link->alive = true;
+		sw_watch_begin(&link->alive_watch, now_ns);
+	}
+	if (sw_pulse_silent(&link->pulse))
+		link->alive = false;
+	if (!link->alive || sw_watch_look(&link->alive_watch, now_ns) < SW_SILENCE_NS ||
+	    (is_hello(hello) && hello >> 48 != SW_VERSION))
+		return;
+	pulse = link->pulse;
+	sw_link_begin(link, view, link->peer);
+	link->pulse = pulse;
+	link->beat = beat;
+}
+
+static enum sw_event listen(struct sw_link *link, const struct sw_view *view, u64 now_ns)
 {
 	u64 hello = hear(link, view, SW_AT_HELLO);
 	u64 theirs;
 	bool same;
 
-	if (hello == SW_ALL_ONES || (hello & SW_HELLO_MASK) != SW_HELLO)
+	if (!is_hello(hello))
 		return SW_NOTHING;
 	theirs = hear(link, view, SW_AT_GENERATION);
 	if (theirs == 0 || theirs == SW_ALL_ONES)
@@ -72,8 +102,18 @@ static enum sw_event poll_calling(struct sw_link *link, const struct sw_view *vi
 		return SW_NOTHING;
 	link->state = SW_LINK_UP;
 	/* The silence of a peer begins to count now. */
+	memset(&link->pulse, 0, sizeof(link->pulse));
 	sw_pulse_feel(&link->pulse, hear(link, view, SW_AT_BEAT), now_ns);
 	return SW_UP;
+}
+
+static enum sw_event poll_calling(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+{
+	enum sw_event event = listen(link, view, now_ns);
+
+	if (event == SW_NOTHING)
+		call_again_if_unheard(link, view, now_ns);
+	return event;
 }
 
 static enum sw_event poll_up(struct sw_link *link, const struct sw_view *view, u64 now_ns)
@@ -89,7 +129,7 @@ static enum sw_event poll_up(struct sw_link *link, const struct sw_view *view, u
 	if (hear(link, view, SW_AT_ANSWER) != link->generation)
 		return SW_LEFT;
 	sw_pulse_feel(&link->pulse, hear(link, view, SW_AT_BEAT), now_ns);
-	return sw_pulse_silent(&link->pulse, now_ns) ? SW_SILENT : SW_NOTHING;
+	return sw_pulse_silent(&link->pulse) ? SW_SILENT : SW_NOTHING;
 }
 
 enum sw_event sw_link_poll(struct sw_link *link, const struct sw_view *view, u64 now_ns)

@@ -26,15 +26,27 @@ int sw_header_read(const u8 *region, u64 memory, struct sw_header *header);
 /* The window of a region, as the holder of @slot sees it. */
 void sw_view_region(struct sw_view *view, const struct sw_header *header, u8 *region, u32 slot);
 
+/* For how long it was watched, by who looks again and again: crates/base/window/src/claim.rs. */
+struct sw_watch {
+	u64 looked_ns;
+	u64 watched_ns;
+};
+
+void sw_watch_begin(struct sw_watch *watch, u64 now_ns);
+/* Looks; how long it was until now. */
+u64 sw_watch_look(struct sw_watch *watch, u64 now_ns);
+
 /* Whether a beat changes, by the clock of who looks. */
 struct sw_pulse {
 	bool felt;
 	u64 beat;
-	u64 since_ns;
+	struct sw_watch watch;
 };
 
-void sw_pulse_feel(struct sw_pulse *pulse, u64 beat, u64 now_ns);
-bool sw_pulse_silent(const struct sw_pulse *pulse, u64 now_ns);
+/* Whether there was another beat before. */
+bool sw_pulse_feel(struct sw_pulse *pulse, u64 beat, u64 now_ns);
+/* For long enough, when it was felt last. */
+bool sw_pulse_silent(const struct sw_pulse *pulse);
 
 struct sw_claim {
 	u64 generation;
@@ -97,6 +109,9 @@ struct sw_link {
 	/* The peer's generation that was looked at, and the one that was answered; 0: none. */
 	u64 seen;
 	u64 answered;
+	/* For how long the peer's beat changes, while this host calls. */
+	bool alive;
+	struct sw_watch alive_watch;
 	struct sw_pulse pulse;
 	u64 beat;
 	struct sw_sender sender;

@@ -24,11 +24,18 @@ build_programs() { # list, arguments of cargo test...
         | @tsv' "$list.json" >"$list"
 }
 
-# Runs one as cargo does, in its package's folder.
+# Runs one as cargo does, in its package's folder. One that ends by itself says what failed (status 101); of another one it
+# is said here how it ended.
 run_program() { # seconds, folder, program, arguments...
-    local seconds=$1 folder=$2
+    local seconds=$1 folder=$2 status=0
     shift 2
-    (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec timeout --kill-after=10 "$seconds" "$@")
+    (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec timeout --kill-after=10 "$seconds" "$@") || status=$?
+    case $status in
+    0 | 101) ;;
+    124 | 137) printf '\nerror: %s did not end within %d s\n' "$1" "$seconds" ;;
+    *) printf '\nerror: %s ended with status %d\n' "$1" "$status" ;;
+    esac
+    return "$status"
 }
 
 # Runs all of a list, two at a time, also those behind one that fails; what they say comes in the order of

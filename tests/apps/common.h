@@ -56,7 +56,7 @@
 #include <unistd.h>
 
 /* Every wait of a program ends after this; the harness has its own limit too. */
-#define PATIENCE_SECONDS 20
+#define PATIENCE_SECONDS 40
 
 #define UNUSED __attribute__((unused))
 

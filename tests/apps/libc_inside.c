@@ -2,7 +2,7 @@
 // fortified names, and asynchronous I/O. Each lies between plain calls on the same socket.
 //: lane required
 //: family 4
-//: timeout 30
+//: timeout 120
 #include "common.h"
 #include <aio.h>
 

@@ -3,7 +3,7 @@
 #include "common.h"
 
 static int polled;
-static atomic_int sleeper_tid, woken;
+static atomic_int sleeper_tid, woken = -1;
 
 static void *sleeper(void *unused)
 {
@@ -32,7 +32,9 @@ int main(void)
     pthread_t thread;
     if (pthread_create(&thread, NULL, sleeper, NULL) != 0)
         die("pthread_create");
-    await_blocked(&sleeper_tid);
+    /* Blocked, or through, where this thread got no processor for a second. */
+    AWAIT(sleeper_tid != 0);
+    AWAIT(woken >= 0 || thread_sleeps(getpid(), sleeper_tid));
     SHOW(dup2(second.b, first.b) == first.b);
     NEED(close(second.b));
     pthread_join(thread, NULL);

@@ -1,7 +1,7 @@
 // splice of a message that is there as a whole, while its sender sleeps and can take nothing back;
 // into a pipe that gets full, and into one that nobody reads.
 //: lane required
-//: timeout 20
+//: timeout 120
 #include "common.h"
 
 enum { TURNS = 200, LARGE = 900000 };

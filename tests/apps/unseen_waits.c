@@ -33,8 +33,8 @@ static void *echo(void *argument)
             break;
         } else if (errno != EAGAIN) {
             return "an error";
-        } else if (raw(SYS_epoll_wait, instance, (long)&event, 1, 5000) <= 0) {
-            return "no event in five seconds";
+        } else if (raw(SYS_epoll_wait, instance, (long)&event, 1, PATIENCE_SECONDS * 1000) <= 0) {
+            return "no event";
         }
     }
     close(instance);
@@ -48,7 +48,7 @@ static void exchange(int fd, bool waits)
         fill(out, sizeof out, i);
         write_all(fd, out, sizeof out);
         struct pollfd entry = {.fd = fd, .events = POLLIN};
-        if (waits && poll(&entry, 1, 10000) != 1) {
+        if (waits && poll(&entry, 1, PATIENCE_SECONDS * 1000) != 1) {
             say("no answer to %u\n", i);
             return;
         }

@@ -312,6 +312,8 @@ static void set_up(void) {
     close(fd);
     load_modules();
     enter_root();
+    // What comes before is the kernel's and the emulator's alone (tests/src/guest/machine.rs).
+    fprintf(stderr, "guest agent: here\n");
     setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin", 1);
     pid_t child = fork();
     if (child == 0) {

@@ -20,17 +20,48 @@ use std::time::Duration;
 use crate::job::{command, find_program, run};
 use crate::suite::{Verdict, fail, skip};
 
-/// A program of `tests/apps/go`, linked statically, in that directory.
-pub fn compile_go(source: &str, dir: &Path) -> Verdict<PathBuf> {
-    let binary = dir.join(source.trim_end_matches(".go"));
+/// How a program of Go's is linked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linked {
+    Statically,
+    /// The same without symbols.
+    Stripped,
+    /// With the C library, as Go does where it finds a C compiler.
+    WithC,
+    /// The same, to any address.
+    Anywhere,
+    /// The same, with the race detector.
+    Raced,
+    /// To any address, with a dynamic linker and without a C library.
+    Alone,
+}
+
+impl Linked {
+    /// The end of the file's name, the value of CGO_ENABLED, and arguments.
+    fn how(self) -> (&'static str, &'static str, &'static [&'static str]) {
+        match self {
+            Self::Statically => ("", "0", &[]),
+            Self::Stripped => ("-stripped", "0", &["-ldflags", "-s -w"]),
+            Self::WithC => ("-c", "1", &[]),
+            Self::Anywhere => ("-pie", "1", &["-buildmode=pie"]),
+            Self::Raced => ("-race", "1", &["-race"]),
+            Self::Alone => ("-alone", "0", &["-buildmode=pie"]),
+        }
+    }
+}
+
+/// A program of `tests/apps/go`, in that directory.
+pub fn compile_go(source: &str, linked: Linked, dir: &Path) -> Verdict<PathBuf> {
+    let (end, with_c, options) = linked.how();
+    let binary = dir.join(format!("{}{end}", source.trim_end_matches(".go")));
     if !binary.exists() {
         let Some(go) = find_program("go") else {
             return skip("go is not installed; run scripts/setup test");
         };
         let mut build = command(go);
-        build.args(["build", "-o"]).arg(&binary);
+        build.arg("build").args(options).arg("-o").arg(&binary);
         build.arg(apps_dir().join("go").join(source));
-        build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+        build.env("CGO_ENABLED", with_c).env("GO111MODULE", "off");
         run(build, dir, "go-build", Duration::from_secs(360))?.success()?;
     }
     Ok(binary)

@@ -15,6 +15,7 @@ pub mod initramfs;
 pub mod machine;
 pub mod module;
 pub mod stranger;
+pub mod window;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,6 +33,7 @@ use crate::hosts::ports::{Protocol, group_word, has_word, listens};
 use crate::hosts::{self, Host};
 use crate::job::{Job, command, find_program, run, wait_until};
 use crate::suite::{Verdict, fail, skip};
+use crate::verbs::without_clock;
 
 /// The device that is the guest's cable, at this machine's end.
 const CABLE: &str = "tap0";
@@ -52,7 +54,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(600);
 const MTU_MAX: u32 = 9000;
 
 /// For what this module itself runs in the guest.
-const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+const COMMAND_LIMIT: Duration = Duration::from_secs(150);
 
 /// How the guest is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,13 +156,14 @@ impl Guest {
         command
             .arg("run")
             .args([self.v4.to_string(), AGENT_PORT.to_string()])
-            .arg(program)
+            .arg(program.as_ref())
+            .args(without_clock(program.as_ref().as_ref()))
             .env_remove("XDG_RUNTIME_DIR");
         command
     }
 
     /// Runs a shell script in the guest and returns what it printed; fails unless it succeeds
-    /// within a minute.
+    /// within [`COMMAND_LIMIT`].
     pub fn shell(&self, host: &Host, script: &str) -> Verdict<String> {
         let mut command = self.command(host, "sh");
         command.args(["-ec", script]);
@@ -441,7 +444,8 @@ impl Files {
             .arg(image)
             .arg("-append")
             .arg(format!(
-                "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off agent_port={AGENT_PORT}"
+                "{} net.ifnames=0 agent_port={AGENT_PORT}",
+                module::PATIENT
             ))
             .args([
                 "-fsdev",

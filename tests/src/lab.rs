@@ -31,6 +31,7 @@ pub struct Lab {
     daemon: Option<Job>,
     sluice: Option<PathBuf>,
     min_ops: Option<u32>,
+    includes_static: bool,
 }
 
 impl Lab {
@@ -45,6 +46,7 @@ impl Lab {
                 daemon: None,
                 sluice: None,
                 min_ops: None,
+                includes_static: false,
             });
         }
         let sluice = find_sluice()?;
@@ -56,6 +58,7 @@ impl Lab {
             daemon: Some(daemon),
             sluice: Some(sluice),
             min_ops: None,
+            includes_static: false,
         })
     }
 
@@ -85,6 +88,11 @@ impl Lab {
         self.min_ops = Some(0);
     }
 
+    /// Starts programs with `--static` from now on.
+    pub fn include_static(&mut self) {
+        self.includes_static = true;
+    }
+
     pub fn daemon(&self) -> Option<&Job> {
         self.daemon.as_ref()
     }
@@ -99,8 +107,11 @@ impl Lab {
         match (mode, &self.sluice) {
             (Mode::Accelerated, Some(sluice)) => {
                 let mut command = command(sluice);
+                command.arg("run");
+                if self.includes_static {
+                    command.arg("--static");
+                }
                 command
-                    .arg("run")
                     .arg("--")
                     .arg(program)
                     .env("SLUICE_SOCKET", self.socket())

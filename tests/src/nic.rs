@@ -21,12 +21,13 @@ use crate::suite::{Verdict, fail, skip};
 /// From switching it on to its own end.
 const GUEST_LIMIT: Duration = Duration::from_secs(240);
 /// Modules that the guest loads before its script, besides what these need.
-const MODULES: [&str; 6] = [
+const MODULES: [&str; 7] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
     "overlay",
     "veth",
+    "virtio_net",
     "af_packet",
 ];
 
@@ -67,6 +68,10 @@ pub struct Settings<'a> {
     pub faults: &'a [&'a str],
     /// What the module is built with, as `make` has it.
     pub build: &'a [&'a str],
+    /// More of QEMU's arguments.
+    pub devices: &'a [&'a str],
+    /// More modules of the guest's kernel.
+    pub modules: &'a [&'a str],
     /// Whether guest time is counted in instructions, one for each nanosecond.
     pub count_instructions: bool,
 }
@@ -80,6 +85,8 @@ impl Default for Settings<'_> {
             ports: &["other", "other"],
             faults: &[],
             build: &[],
+            devices: &[],
+            modules: &[],
             count_instructions: false,
         }
     }
@@ -171,7 +178,7 @@ impl Files {
         }
         Ok(Files {
             qemu,
-            modules: kernel.modules(&MODULES)?,
+            modules: kernel.modules(&[&MODULES, settings.modules].concat())?,
             agent: compiled(&guest.join("agent.c"), kernel.folder())?,
             driver: driver(settings, &kernel)?,
             tool: compiled(&guest.join("nic/xdp.c"), kernel.folder())?,
@@ -202,16 +209,27 @@ nics() {
         n=$((n + 1))
     done
 }
-# up DEVICE: waits for the link.
-up() {
-    ip link set "$1" up
+# soon WORDS: waits until a command says so; the card may have no processor for seconds.
+soon() {
     local tries=0
-    until [ "$(cat /sys/class/net/$1/carrier 2>/dev/null)" = 1 ]; do
+    until "$@"; do
         tries=$((tries + 1))
-        [ $tries -lt 100 ] || { echo "$1 has no link"; return 1; }
+        [ $tries -lt 600 ] || { echo "not so: $*"; return 1; }
         sleep 0.1
     done
 }
+has_link() { [ "$(cat /sys/class/net/$1/carrier 2>/dev/null)" = 1 ]; }
+# up DEVICE: waits for the link.
+up() {
+    ip link set "$1" up
+    soon has_link $1
+}
+has_more() { [ "$(stat $1 $2)" -gt $3 ]; }
+# gets DEVICE NAME COUNT: waits until the sum of these counters is more.
+gets() { soon has_more "$@"; }
+has_server() { ip netns exec far cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -q ':1451 '; }
+# serves: waits for the iperf3 of the namespace far.
+serves() { soon has_server; }
 # stat DEVICE NAME: the sum of the counters of that name of all queues.
 stat() { ethtool -S $1 | sed -n "s/^ *\(xdp_tx\|rx\|tx\)[0-9]*_$2: //p" | awk '{ s += $1 } END { print s + 0 }'; }
 # both: nic0 here with 10.9.0.1, nic1 in the namespace far with 10.9.0.2.
@@ -329,6 +347,7 @@ fn qemu(files: &Files, settings: &Settings<'_>, image: &Path, sockets: &[PathBuf
     if settings.count_instructions {
         command.args(["-icount", "shift=0,sleep=off"]);
     }
+    command.args(settings.devices);
     for (function, socket) in sockets.iter().enumerate() {
         let many = if function == 0 && sockets.len() > 1 {
             r#","multifunction":true"#

@@ -87,6 +87,11 @@ impl Transfer {
 }
 
 impl Listening {
+    /// Where the server listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Starts the client.
     pub fn connect(self, mut client: Command, dir: &Path) -> Verdict<Ends> {
         let transfer = self.transfer;

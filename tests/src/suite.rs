@@ -2,6 +2,8 @@
 
 pub use sluice_lab::verdict::{Problem, Verdict, check, ensure, fail, skip, skips_forbidden};
 
+use std::time::{Duration, Instant};
+
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 
 /// Makes a test for the runner. A skip prints `SKIP <name>: <reason>`, which
@@ -20,6 +22,32 @@ pub fn trial(name: impl Into<String>, body: impl FnOnce() -> Verdict + Send + 's
             Ok(())
         }
     })
+}
+
+/// Does it again until it does not fail, for what others do by and by; after the limit it fails as the last time.
+pub fn eventually(limit: Duration, mut body: impl FnMut() -> Verdict) -> Verdict {
+    let until = Instant::now() + limit;
+    loop {
+        match body() {
+            Err(Problem::Failed(_)) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The same until it holds, some times: on a busy machine a program may have ended before there is a lane, or
+/// before it hears that there will be none, as sluiced got no processor while it talked. What must hold each time is
+/// an error outside.
+pub fn until(mut holds: impl FnMut() -> Verdict<Verdict>) -> Verdict {
+    const TRIES: usize = 4;
+    for _ in 0..TRIES {
+        if holds()?.is_ok() {
+            return Ok(());
+        }
+    }
+    holds()?
 }
 
 /// The rows that every run of the tests has. With `SLUICE_ROWS=all`, or when some are asked for by

@@ -4,15 +4,16 @@
 pub mod cm;
 pub mod link;
 pub mod rows;
+pub mod traces;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use crate::apps::apps_dir;
-use crate::job::{command, find_program, run};
+use crate::job::{Job, command, find_program, run, wait_until};
 use crate::lab::find_sluice;
-use crate::suite::{Verdict, skip};
+use crate::suite::{Verdict, ensure, skip};
 
 /// A program of ours, `apps/verbs/<name>.c`; see the comments at their heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,17 @@ pub fn compile(name: &str, dir: &Path) -> Verdict<PathBuf> {
     Ok(binary)
 }
 
+/// What programs of perftest are given everywhere. For their figures they measure the processor's clock against the
+/// time of day, which fails when the processor is taken from them at the wrong moment; without this option they end
+/// with an error then. Their figures are the benchmark's business.
+pub fn without_clock(program: &Path) -> &'static [&'static str] {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    match name.starts_with("ib_") {
+        true => &["-F"],
+        false => &[],
+    }
+}
+
 /// `sluice verbs OPTIONS -- PROGRAM ARGUMENTS`; skips where the program is not installed. A path
 /// is taken as it is.
 pub fn sluice_verbs(program: &str, arguments: &[&str], options: &[String]) -> Verdict<Command> {
@@ -74,10 +86,30 @@ pub fn sluice_verbs(program: &str, arguments: &[&str], options: &[String]) -> Ve
         .arg("verbs")
         .args(options)
         .arg("--")
-        .arg(path)
+        .arg(&path)
+        .args(without_clock(&path))
         .args(arguments)
         .env_remove("LD_LIBRARY_PATH");
     Ok(command)
+}
+
+/// For pairs over a window, of which one may stand still on a busy machine: it is not dead for as long.
+pub const PATIENT: (&str, &str) = ("SLUICE_VERBS_SILENCE_S", "10");
+
+/// Waits for the good ends of a server and its client, or for a bad one, after which the other may wait for ever.
+pub fn finish_both([mut server, mut client]: [Job; 2], limit: Duration) -> Verdict {
+    let both = wait_until(limit, || {
+        let ended = [client.poll()?, server.poll()?];
+        let is_bad = |end: &Option<ExitStatus>| end.is_some_and(|status| !status.success());
+        Ok(ended.iter().any(is_bad) || ended.iter().all(Option::is_some))
+    });
+    let picture = format!("{}\n{}", client.describe(), server.describe());
+    ensure(both?, || format!("did not end within {limit:?}\n{picture}"))?;
+    for job in [&mut client, &mut server] {
+        let is_good = job.poll()?.is_some_and(|status| status.success());
+        ensure(is_good, || picture.clone())?;
+    }
+    Ok(())
 }
 
 /// The index of an address in the text of `ibv_devinfo -v`, where GIDs stand as IPv6 addresses.

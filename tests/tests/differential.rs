@@ -18,7 +18,7 @@ const EXIT_SKIP: i32 = 77;
 
 /// Pauses for the two ends to be matched, one try each: on a busy machine the
 /// first may be too short, and a run without a lane would have tested nothing.
-const PAUSES_MS: [u32; 3] = [50, 400, 2000];
+const PAUSES_MS: [u32; 8] = [50, 400, 400, 400, 2000, 2000, 2000, 2000];
 
 /// One program, compiled one way, in one setting.
 #[derive(Clone)]

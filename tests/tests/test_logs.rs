@@ -1,19 +1,26 @@
-//! What `scripts/test` reads from the logs of `cargo test`: `scripts/lib/results.sh`.
+//! What `scripts/test` reads from the logs of `cargo test` (`scripts/lib/results.sh`), and what it says of a program that has not
+//! ended by itself (`scripts/lib/programs.sh`).
 
 use std::fs;
 use std::process::Command;
 
 use tempfile::NamedTempFile;
 
-/// What a command of `results.sh` prints of a log, under the settings of `scripts/test`.
+/// What a command of `results.sh` prints of a log.
 fn read(command: &str, log: &str) -> String {
     let file = NamedTempFile::new().expect("a temporary file");
     fs::write(&file, log).expect("write the log");
-    let script = format!("set -euo pipefail; . scripts/lib/results.sh; {command} \"$0\"");
+    say(&format!(
+        ". scripts/lib/results.sh; {command} {}",
+        file.path().display()
+    ))
+}
+
+/// What a script prints, under the settings of `scripts/test`.
+fn say(script: &str) -> String {
     let output = Command::new("bash")
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .args(["-c", &script])
-        .arg(file.path())
+        .args(["-c", &format!("set -euo pipefail; {script}")])
         .output()
         .expect("bash runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -131,4 +138,22 @@ fn long_lists_are_cut_and_end_nothing() {
         .collect();
     let log = format!("failures:\n{said}\nfailures:\n{names}\ntest result: FAILED.\n");
     assert_eq!(read("first_words", &log).lines().count(), 100);
+}
+
+#[test]
+fn a_program_that_does_not_end_by_itself_is_named() {
+    let ends = |seconds: u32, command: &str| {
+        say(&format!(
+            ". scripts/lib/programs.sh; run_program {seconds} tests {command} || echo failed"
+        ))
+    };
+    assert_eq!(ends(9, "true"), "");
+    assert_eq!(ends(9, "bash -c 'exit 101'"), "failed\n");
+    let too_late = "\nerror: sleep did not end within 1 s\nfailed\n";
+    assert_eq!(ends(1, "sleep 60"), too_late);
+    let died = ends(9, "bash -c 'kill -SEGV $$'");
+    assert!(
+        died.contains("\nerror: bash ended with status 139\n"),
+        "{died}"
+    );
 }

@@ -1,6 +1,7 @@
 //! The command line: every subcommand and flag, with the help that the man pages repeat.
 
 mod ca;
+mod device_plugin;
 mod service;
 mod window;
 
@@ -14,6 +15,7 @@ use sluice_control::ports::Ports;
 use sluice_transport::fault::Faults;
 
 pub use ca::{CaArgs, CaCommand, CaHostArgs};
+pub use device_plugin::DevicePluginArgs;
 pub use service::{DisableArgs, EnableArgs};
 pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowListArgs, WindowServeArgs};
 
@@ -49,6 +51,7 @@ pub enum Command {
     Gateway(GatewayArgs),
     Window(WindowArgs),
     Ca(CaArgs),
+    DevicePlugin(DevicePluginArgs),
     Enable(EnableArgs),
     Disable(DisableArgs),
     Man(ManArgs),
@@ -120,7 +123,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub spin_us: Option<u32>,
 
-    /// Ask for a lane after this many turns (requests and answers) on a connection
+    /// Ask for a lane after this many turnarounds (requests and answers) on a connection
     #[arg(long, value_name = "N")]
     pub min_ops: Option<u32>,
 
@@ -141,6 +144,13 @@ pub struct RunArgs {
     /// Do not start a daemon; use one if it runs
     #[arg(long)]
     pub no_daemon: bool,
+
+    /// Give lanes to Go's programs, too, static ones and those with cgo (experimental)
+    ///
+    /// See PROGRAMS OF GO in the man page for which ones, and what they see of it. A program that is not
+    /// recognised runs as without this.
+    #[arg(long = "static")]
+    pub includes_static: bool,
 
     /// Tell the program that it is called so, as '@' does in a unit's ExecStart=
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
@@ -369,7 +379,8 @@ fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
 /// Says what this machine offers and what would be used.
 ///
 /// Each line is ok, a note, or missing, with what to do about it. The exit status is 0 if two
-/// programs started now, on this host or with --peer on two, would get lanes, 1 otherwise.
+/// programs started now, on this host or with --peer on two, would get lanes, with --window if the
+/// window works, and 1 otherwise.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Print one JSON document
@@ -391,6 +402,18 @@ pub struct DoctorArgs {
     /// MTU of the path, and whether the fabric gets through.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "interface")]
     pub peer: Option<String>,
+
+    /// Try a window instead: a file, a device, or the socket of 'sluice window serve'
+    ///
+    /// Says what it is, takes a slot, and measures round trips and bandwidth both ways: with
+    /// another doctor that tries the same window at the same time, on another host, or else
+    /// between two slots of this one. Every byte is checked. Others in the window are left alone.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["interface", "peer"])]
+    pub window: Option<PathBuf>,
+
+    /// How long to wait for the doctor on the other host
+    #[arg(long, value_name = "SECONDS", requires = "window", default_value_t = 2)]
+    pub wait: u64,
 
     /// The configuration of this host's daemon, to talk to the other one as it would
     #[arg(long, value_name = "FILE", requires = "peer")]

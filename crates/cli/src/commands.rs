@@ -6,7 +6,10 @@ use clap::{CommandFactory, Parser};
 use crate::args::{Cli, Command, CompletionsArgs};
 use crate::error::{EXIT_OWN_FAILURE, Outcome};
 use crate::terminal::{self, print};
-use crate::{bench, ca, daemon, doctor, gateway, man, run, service, status, top, verbs, window};
+use crate::{
+    bench, ca, daemon, device_plugin, doctor, gateway, man, run, service, status, top, verbs,
+    window,
+};
 
 /// Runs the command that the arguments name. Returns the exit status.
 pub fn main() -> u8 {
@@ -44,6 +47,7 @@ pub fn main() -> u8 {
         Command::Gateway(args) => gateway::run(&args),
         Command::Window(args) => window::run(&args),
         Command::Ca(args) => ca::run(&args),
+        Command::DevicePlugin(args) => device_plugin::run(&args),
         Command::Enable(args) => service::enable(&args),
         Command::Disable(args) => service::disable(&args),
         Command::Man(args) => man::run(&args),

@@ -42,6 +42,8 @@ pub struct Fabric {
     /// As the configuration names it.
     pub device: String,
     pub address: String,
+    /// That carry the bytes.
+    pub threads: u32,
     pub lanes: Lanes,
     pub peers: Vec<Peer>,
     /// The option in handshakes, where the configuration wants it.
@@ -94,6 +96,17 @@ pub struct Captured {
     pub refused: u64,
 }
 
+/// One queue pair with another host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueuePair {
+    /// `up`, `trying` or `down`.
+    pub link: String,
+    pub losses: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
 /// Another host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -107,6 +120,7 @@ pub struct Peer {
     pub software: Option<String>,
     /// `up`, `trying` or `down`.
     pub link: String,
+    pub queue_pairs: Vec<QueuePair>,
     pub link_failure: Option<String>,
     pub link_losses: u64,
     pub lanes: u64,

@@ -55,6 +55,8 @@ pub struct Verdict {
     pub file: PathBuf,
     /// What keeps the library out, if anything.
     pub obstacle: Option<Obstacle>,
+    /// Whether executing it changes rights, as [`Obstacle::Privileged`] says of a dynamic program.
+    pub gains_rights: bool,
 }
 
 /// Scripts may name scripts as interpreters; the kernel gives up after this many as well.
@@ -107,11 +109,14 @@ pub fn inspect(program: &Path) -> Option<Verdict> {
             file = PathBuf::from(interpreter);
             continue;
         }
-        let obstacle = match inspect_elf(&opened, start)? {
-            Some(obstacle) => Some(obstacle),
-            None => gains_rights(&opened, &file).then_some(Obstacle::Privileged),
-        };
-        return Some(Verdict { file, obstacle });
+        let found = inspect_elf(&opened, start)?;
+        let gains_rights = gains_rights(&opened, &file);
+        let obstacle = found.or(gains_rights.then_some(Obstacle::Privileged));
+        return Some(Verdict {
+            file,
+            obstacle,
+            gains_rights,
+        });
     }
     None
 }

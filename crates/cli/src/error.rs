@@ -16,8 +16,8 @@ pub type Outcome = Result<u8, Failure>;
 /// An error that ends a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    what: String,
-    hint: String,
+    pub what: String,
+    pub hint: String,
     /// The exit status that it ends with.
     pub status: u8,
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sluice_control::client::Client;
@@ -23,10 +23,7 @@ use crate::error::{Failure, reason};
 use crate::exec::Image;
 use crate::launch::{Environment, set_variable, variable};
 use crate::terminal::print;
-use crate::{daemon, locate};
-
-/// How long the daemon may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+use crate::{daemon, locate, log};
 
 /// Serves until it is told to end, or asks the daemon for something.
 pub fn run(args: &GatewayArgs) -> Outcome {
@@ -82,14 +79,7 @@ fn serve(args: &GatewayArgs, socket: &Path) -> Outcome {
         )
     };
     crate::exec::ignore_broken_pipes();
-    let level = args.log.unwrap_or(LogLevel::Warn).name();
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_new(level) {
-        let log = tracing_subscriber::fmt().with_env_filter(filter);
-        // A line that cannot be written is lost, and not the end: its failure would be said by a macro
-        // that panics.
-        let log = log.log_internal_errors(false);
-        log.with_ansi(false).with_writer(io::stderr).init();
-    }
+    log::start(args.log.unwrap_or(LogLevel::Warn));
     // Two descriptors for each client.
     let maximum = getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit {
@@ -161,7 +151,7 @@ fn drain(socket: &Path, node: &str, is_drained: bool) -> Outcome {
     });
     let sent = client.send(&ask, &[]);
     sent.map_err(|error| failed(format!("the daemon cannot be asked: {error}")))?;
-    let answer = client.receive_until(Instant::now() + ANSWER_MAX);
+    let answer = client.receive_until(Instant::now() + daemon::ANSWER_TIMEOUT);
     let (answer, _) = answer.map_err(|error| failed(error.to_string()))?;
     match answer {
         FromDaemon::Gateway(Tell::Done { errno: 0 }) => {

@@ -27,6 +27,19 @@ pub fn set_variable(environment: &mut Environment, name: &str, value: OsString) 
     environment.push((name.into(), value));
 }
 
+/// The absolute path of the program, if it is a static one that nothing but that keeps the library out of.
+pub fn static_program(program: &OsStr) -> Option<PathBuf> {
+    let path_variable = std::env::var_os("PATH");
+    let named = elf::resolve(program, path_variable.as_deref())?;
+    let verdict = elf::inspect(&named)?;
+    // A script's interpreter gets the script's path from the kernel alone.
+    let is_it = verdict.file == named
+        && verdict.obstacle == Some(Obstacle::Static)
+        && !verdict.gains_rights;
+    // The path as the kernel has it in /proc/PID/exe.
+    is_it.then(|| named.canonicalize().ok())?
+}
+
 /// What keeps a library from being loaded into the program, and in which file that is seen.
 pub fn obstacle(program: &OsStr) -> Option<(Obstacle, PathBuf)> {
     let path_variable = std::env::var_os("PATH");

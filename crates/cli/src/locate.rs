@@ -1,10 +1,10 @@
-//! Finds the other files of an installation: the preload library, the daemon, the benchmark.
+//! Finds the other files of an installation: the preload library, the daemon, the benchmark and others.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sluice_control::files::{self, DAEMON, Unusable};
+use sluice_control::files::{self, DAEMON, STATIC, Unusable};
 
 pub use sluice_control::files::LIBDIR_VARIABLE;
 
@@ -24,6 +24,11 @@ pub fn find(name: &str) -> Result<PathBuf, Failure> {
 /// The daemon's path.
 pub fn daemon() -> Result<PathBuf, Failure> {
     find(DAEMON)
+}
+
+/// The path of what becomes a static program.
+pub fn loader() -> Result<PathBuf, Failure> {
+    find(STATIC)
 }
 
 /// The preload library's path, fit for `LD_PRELOAD`.

@@ -7,6 +7,11 @@ mod bench;
 mod ca;
 mod commands;
 mod daemon;
+#[cfg(feature = "device-plugin")]
+mod device_plugin;
+#[cfg(not(feature = "device-plugin"))]
+#[path = "device_plugin/left_out.rs"]
+mod device_plugin;
 mod doctor;
 mod document;
 mod elf;
@@ -16,6 +21,7 @@ mod exec;
 mod gateway;
 mod launch;
 mod locate;
+mod log;
 mod man;
 mod run;
 mod service;

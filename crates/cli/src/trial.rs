@@ -15,7 +15,7 @@ const PROBE_VARIABLE: &str = "SLUICE_PROBE_FD";
 /// The variable that tells the library how many seccomp filters this program has tried.
 pub const FILTERS_VARIABLE: &str = "SLUICE_SECCOMP_FILTERS";
 /// A program that only prints its version must have ended by then, on a loaded machine too.
-pub const CHILD_TIMEOUT: Duration = Duration::from_secs(5);
+pub const CHILD_TIMEOUT: Duration = Duration::from_secs(20);
 /// The library's two lines are no longer.
 const ANSWER_BYTES_MAX: usize = 1024;
 

@@ -58,6 +58,11 @@ pub fn seconds(total: u64) -> String {
     }
 }
 
+/// Nanoseconds, as microseconds: `0.42 µs`.
+pub fn micros(nanoseconds: u64) -> String {
+    format!("{:.2} µs", nanoseconds as f64 / 1000.0)
+}
+
 /// `1 connection`, `2 connections`, `2 processes`.
 pub fn plural(number: u64, noun: &str) -> String {
     let ending = match noun {

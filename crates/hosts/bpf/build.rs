@@ -4,7 +4,7 @@ fn main() {
     sluice_bpf_build::compile(
         "bpf/finder.bpf.c",
         &["bpf/common.h", "bpf/siphash.h"],
-        &[("sockops", "find_peer"), ("iterator", "adopt")],
+        &[("sockops", "find_peer"), ("iterator", "enroll")],
     );
     sluice_bpf_build::compile(
         "bpf/capture.bpf.c",

@@ -15,6 +15,8 @@
 enum outcome {
 	/* The lie is ignored, and what is right comes behind it. */
 	IGNORED,
+	/* The first time it is not. */
+	ONCE,
 	/* As the responder: an event, and the receive is flushed. */
 	INVALID,
 	ACCESS,
@@ -33,8 +35,8 @@ static const struct {
 	{ -1, INVALID }, /* and in a second piece */
 	{ -1, INVALID }, /* another request in the middle of a message */
 	{ -1, INVALID }, /* a second piece of nothing */
-	{ -1, INVALID }, /* an atomic */
-	{ -1, INVALID }, /* an invalidation */
+	{ -1, INVALID }, /* an atomic with bytes */
+	{ -1, ACCESS }, /* an invalidation of memory that is a program's */
 	{ -1, INVALID }, /* what is no operation */
 	{ -1, INVALID }, /* a READ with bytes */
 	{ -1, INVALID }, /* more than any message has */
@@ -50,6 +52,13 @@ static const struct {
 	{ IBV_WR_SEND, BAD_RESPONSE }, /* a status that is none */
 	{ IBV_WR_SEND, WELL }, /* answers about others, and then the right one */
 	{ IBV_WR_RDMA_READ, WELL }, /* not yet, behind a part of the bytes */
+	{ -1, ONCE }, /* an atomic that comes again and again */
+	{ -1, INVALID }, /* one that is not aligned */
+	{ -1, ACCESS }, /* one at the end of the memory */
+	{ -1, INVALID }, /* more of them than there may be */
+	{ IBV_WR_ATOMIC_FETCH_AND_ADD, BAD_RESPONSE }, /* it has ended, without what was there */
+	{ IBV_WR_ATOMIC_CMP_AND_SWP, BAD_RESPONSE }, /* too much was there */
+	{ IBV_WR_ATOMIC_CMP_AND_SWP, BAD_RESPONSE }, /* and nothing */
 };
 
 static void expect(struct end *end, enum outcome outcome)
@@ -58,9 +67,11 @@ static void expect(struct end *end, enum outcome outcome)
 
 	switch (outcome) {
 	case IGNORED:
+	case ONCE:
 		wc = completion(end);
 		CHECK(wc.wr_id == 7 && wc.status == IBV_WC_SUCCESS && wc.byte_len == LENGTH);
 		CHECK(state_of(end->qp) == IBV_QPS_RTS);
+		CHECK(*(uint64_t *)end->bytes == 0x5a5a5a5a5a5a5a5a + (outcome == ONCE));
 		return;
 	case INVALID:
 	case ACCESS:
@@ -108,6 +119,9 @@ int main(int count, char **words)
 		printf("victim %zu %u %llu %u\n", i, end.qp->qp_num,
 		       (unsigned long long)(uintptr_t)end.bytes, end.mr->rkey);
 		fflush(stdout);
+		if (trials[i].opcode == IBV_WR_ATOMIC_FETCH_AND_ADD ||
+		    trials[i].opcode == IBV_WR_ATOMIC_CMP_AND_SWP)
+			from.length = 8;
 		if (trials[i].opcode >= 0)
 			CHECK(!post(&end, request(1, trials[i].opcode, &from, 1)));
 		expect(&end, trials[i].outcome);

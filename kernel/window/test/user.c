@@ -539,15 +539,13 @@ static void unlent(void)
 	CHECK(info_of(fd).lent_bytes == 0);
 }
 
-/* Until the links with two other hosts have been up for two seconds. */
-static void settled(void)
+/* Until there are links with three other hosts at a time. */
+static void three(void)
 {
-	int fd = open_device(), tenths = 0;
+	int fd = open_device();
 
-	while (tenths < 20) {
+	while (__builtin_popcount(info_of(fd).links) < 3)
 		usleep(100000);
-		tenths = __builtin_popcount(info_of(fd).links) == 2 ? tenths + 1 : 0;
-	}
 }
 
 int main(int count, char **words)
@@ -559,7 +557,7 @@ int main(int count, char **words)
 		{ "echo", echo },	{ "pieces", pieces },	{ "attack", attack },
 		{ "removal", removal }, { "up", up },		{ "pair", pair },
 		{ "taken", taken },	{ "unlent", unlent },
-		{ "settled", settled },
+		{ "three", three },
 	};
 	size_t i;
 

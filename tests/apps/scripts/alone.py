@@ -31,8 +31,16 @@ def turn(connection, number):
         sys.exit(f"{got} is not {message}")
 
 
-def events_of(poller, fd):
-    return [events for ready, events in poller.poll(10) if ready == fd]
+# A server that gets no processor answers late.
+PATIENCE_S = 60
+# For what must not come.
+PAUSE_S = 0.2
+
+
+def events_of(poller, fd, seconds=PATIENCE_S):
+    # select.poll has milliseconds.
+    limit = seconds * 1000 if isinstance(poller, type(select.poll())) else seconds
+    return [events for ready, events in poller.poll(limit) if ready == fd]
 
 
 def talk(port):
@@ -56,7 +64,7 @@ def talk(port):
         if not events_of(poller, fd):
             sys.exit("the answer is not reported")
         connection.recv(3, socket.MSG_WAITALL)
-    if events_of(early, fd) or events_of(late, fd):
+    if events_of(early, fd, PAUSE_S) or events_of(late, fd, PAUSE_S):
         sys.exit("an answer is reported that is not there")
     early.modify(fd, select.EPOLLOUT)
     if events_of(early, fd) != [select.EPOLLOUT]:
@@ -110,7 +118,7 @@ def share(port):
 def reader(connection, poller, turns, arrived):
     fd = connection.fileno()
     for number in range(turns):
-        if not poller.poll(20):
+        if not poller.poll(PATIENCE_S):
             os._exit(4)
         got = connection.recv(8)
         if got != b"%08d" % number:
@@ -131,7 +139,7 @@ def thread(port):
         other.start()
         for number in range(200):
             connection.sendall(b"%08d" % number)
-            if not arrived.acquire(timeout=20):
+            if not arrived.acquire(timeout=PATIENCE_S):
                 sys.exit("the answer was not reported")
         other.join()
         connection.close()

@@ -9,7 +9,7 @@ import time
 
 ROUNDS = 400
 # The first ones are slow, so that a daemon on a loaded machine has time for its match before the library asks whether
-# there will be one (after 256 turns).
+# there will be one (after 256 turnarounds).
 SLOW_ROUNDS = 200
 PAUSE_S = 0.005
 

@@ -16,3 +16,4 @@ while True:
     message, descriptors, _, _ = socket.recv_fds(program, 4096, 16)
     if message:
         print(f"given {len(message)} bytes and {len(descriptors)} descriptors", flush=True)
+    print("answered", flush=True)

@@ -9,7 +9,7 @@ TURNS = 3000
 UNREAD = 1000
 MORE = 500
 # The first turns are slow, so that a daemon on a loaded machine has time for its match before the library asks
-# whether there will be one (after 256 turns).
+# whether there will be one (after 256 turnarounds).
 SLOW_TURNS = 200
 PAUSE_S = 0.005
 

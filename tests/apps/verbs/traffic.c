@@ -332,7 +332,7 @@ static void transfer(void) {
 int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     pair.options = (struct options){.kind = IBV_QPT_RC, .count = 1000, .seed = 1, .bytes = 16384,
-                                    .receives = 2 * WINDOW, .timeout = 14, .retries = 7};
+                                    .receives = 2 * WINDOW, .timeout = 18, .retries = 7};
     parse_options(&pair.options, count, words);
     /* Two sides with one seed would not notice what is mixed up. */
     pair.options.seed = pair.options.seed * 2 + (pair.options.server != NULL);

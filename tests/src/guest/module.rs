@@ -61,10 +61,11 @@ impl Kernel {
             ask.arg("-d").arg(self.folder.join("root"));
             ask.args(["-S", version.trim(), "--show-depends", name]);
             let output = ask.output()?;
-            // "insmod PATH" or "builtin NAME"
+            // "insmod PATH", perhaps with values of its parameters, or "builtin NAME"
             for line in String::from_utf8_lossy(&output.stdout).lines() {
-                if let Some(path) = line.strip_prefix("insmod ") {
-                    let path = PathBuf::from(path.trim());
+                let words = line.strip_prefix("insmod ");
+                if let Some(path) = words.and_then(|words| words.split_ascii_whitespace().next()) {
+                    let path = PathBuf::from(path);
                     if !found.contains(&path) {
                         found.push(path);
                     }
@@ -176,6 +177,10 @@ pub fn image(modules: &[PathBuf], agent: &Path, prelude: &str, script: &str) -> 
     Ok(archive.finish())
 }
 
+/// What kernels of guests are told. Where all guests' processors have to wait for ours, timers come late, and
+/// a kernel that looks whether they come panics.
+pub const PATIENT: &str = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check";
+
 /// A machine with that kernel and image, this machine's file system to read, and its console at its
 /// standard streams. What it is, its memory and its processors are the caller's to say.
 pub fn machine(qemu: &Path, kernel: &Kernel, image: &Path) -> Command {
@@ -189,7 +194,7 @@ pub fn machine(qemu: &Path, kernel: &Kernel, image: &Path) -> Command {
         .arg(kernel.image())
         .arg("-initrd")
         .arg(image)
-        .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"])
+        .args(["-append", PATIENT])
         .args([
             "-fsdev",
             "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",

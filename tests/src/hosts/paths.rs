@@ -116,6 +116,7 @@ pub const MIXTURE: Path = Path {
         repair_checksum: true,
         marking: 0.01,
         of_tcp: false,
+        of_one_queue_pair: false,
         loss_of_others: 0.0,
         seed: 0x52,
     },

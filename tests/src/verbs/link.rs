@@ -13,7 +13,7 @@ use crate::verbs::cm::{self, PortSpace};
 use crate::verbs::{Own, gid_index, sluice_verbs};
 
 /// For one program, on a machine that does other things too.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// The devices of `sluice verbs`: packets past the kernel's stack, and through its UDP sockets.
 pub const DEVICES: [&str; 2] = ["roce", "roce-udp"];
@@ -207,17 +207,8 @@ impl Running {
     /// Waits for both, which must end with status 0. What both said belongs to the picture.
     pub fn finish(self, limit: Duration) -> Verdict<(Outcome, Outcome)> {
         let Running { server, client } = self;
-        let client = match client.finish(limit) {
-            Ok(client) => client,
-            Err(problem) => {
-                println!("{}", server.describe());
-                return Err(problem);
-            }
-        };
-        if !client.status.success() {
-            println!("{}", server.describe());
-        }
-        let client = client.success()?;
+        let client = client.finish(limit).and_then(Outcome::success);
+        let client = client.map_err(|problem| problem.with(|| server.describe()))?;
         Ok((server.finish(limit)?.success()?, client))
     }
 }
@@ -308,7 +299,8 @@ pub fn qperf(way: Way) -> Verdict {
         .right
         .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
     let address = link.hosts().right.v4().to_string();
-    let mut arguments = vec!["-lp", &port, "-t", "1", "-cm", "1", &address];
+    // It waits 5 s for its server otherwise, which may get no processor for so long.
+    let mut arguments = vec!["-lp", &port, "-to", "60", "-t", "1", "-cm", "1", &address];
     arguments.extend(TESTS);
     let client = link.start(End::Left, "qperf", &arguments)?;
     let client = client.finish(LIMIT)?.success()?;

@@ -66,10 +66,12 @@ fn go(family: u8) -> Verdict {
     let mut open = two.start_rounds(&ends, &to)?;
     open.await_text("round 50", LIMIT)?;
     for side in SIDES {
-        let status = two.fleet.status(side)?;
-        ensure(has_lane(&status), || {
-            format!("no lane: {status:#}\n{}", two.fleet.describe())
-        })?;
+        let mut status = Value::Null;
+        open.await_ready(LIMIT, "lane", || {
+            status = two.fleet.status(side).unwrap_or_default();
+            has_lane(&status)
+        })
+        .map_err(|problem| problem.with(|| format!("{status:#}\n{}", two.fleet.describe())))?;
     }
     let command = two.program(Side::Left, &ends, &["client", &to, "5000000"]);
     let said = two.fleet.run_program(command, "client")?;
@@ -184,7 +186,6 @@ fn preloaded() -> Verdict {
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let before = two.counts(Side::Left)?;
     let script = "\
 import socket, sys
 host, port = sys.argv[1].rsplit(':', 1)
@@ -198,15 +199,23 @@ for _ in range(50):
 print('done')
 ";
     let python = python.to_string_lossy();
-    let command = two.accelerated(Side::Left, &[&python, "-c", script, &to]);
-    let said = two.fleet.run_program(command, "client")?;
-    ensure(said.contains("done"), || said.clone())?;
-    // What comes now is captured, so all of the above are counted when this one is.
-    two.run_client(&ends, &to, 1)?;
-    let now = two.await_counts(Side::Left, "captured", |now| {
-        now.captured > before.captured && now.open == 0
-    })?;
-    ensure(now.captured - before.captured < 50, || format!("{now:?}"))?;
+    // A daemon that gets no processor may come to know it when it has ended.
+    const TRIES: u32 = 5;
+    for last in 1..=TRIES {
+        let before = two.counts(Side::Left)?;
+        let command = two.accelerated(Side::Left, &[&python, "-c", script, &to]);
+        let said = two.fleet.run_program(command, "client")?;
+        ensure(said.contains("done"), || said.clone())?;
+        // What comes now is captured, so all of the above are counted when this one is.
+        two.run_client(&ends, &to, 1)?;
+        let now = two.await_counts(Side::Left, "captured", |now| {
+            now.captured > before.captured && now.open == 0
+        })?;
+        if now.captured - before.captured < 50 {
+            break;
+        }
+        ensure(last < TRIES, || format!("{now:?}"))?;
+    }
     server.stop(LIMIT)?;
     Ok(())
 }

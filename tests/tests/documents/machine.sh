@@ -14,7 +14,7 @@ uninstall() { rm -rf /usr/bin/sluice /usr/bin/sluiced /usr/lib/sluice; }
 await() { # what, command...
     local what=$1
     shift
-    for _ in {1..600}; do
+    for _ in {1..2400}; do
         if "$@" >/dev/null 2>&1; then return; fi
         sleep 0.05
     done

@@ -24,21 +24,26 @@ impl Way {
     /// Both daemons run, and have found each other.
     pub fn set_up(self) -> Verdict<Two> {
         let mut two = self.hosts()?;
-        if [WINDOW, FLUSHED].contains(&self.device) {
-            let path = two.dir().join("shared-window");
-            let file = path.display().to_string();
-            // More hosts than two: a daemon that was killed holds its slot for three seconds.
-            let words = ["window", "create", &file, "--size", "256M", "--hosts", "6"];
-            let mut create = two.sluice(Side::Left, &words);
-            if self.device == FLUSHED {
-                create.args(["--kind", "flush"]);
-            }
-            two.run_program(create, "window-create")?;
-            two.start_both(&format!("window:{file}"))?;
-        } else {
-            two.start_both(self.device)?;
-        }
+        let device = self.device_of(&two)?;
+        two.start_both(&device)?;
         Ok(two)
+    }
+
+    /// As configurations name it. A window is made for that.
+    pub fn device_of(self, two: &Two) -> Verdict<String> {
+        if ![WINDOW, FLUSHED].contains(&self.device) {
+            return Ok(self.device.to_owned());
+        }
+        let path = two.dir().join("shared-window");
+        let file = path.display().to_string();
+        // More hosts than two: a daemon that was killed holds its slot for three seconds.
+        let words = ["window", "create", &file, "--size", "256M", "--hosts", "6"];
+        let mut create = two.sluice(Side::Left, &words);
+        if self.device == FLUSHED {
+            create.args(["--kind", "flush"]);
+        }
+        two.run_program(create, "window-create")?;
+        Ok(format!("window:{file}"))
     }
 
     /// Daemons that do not have the same key.

@@ -10,6 +10,7 @@ mod hosts;
 mod matrix;
 mod plain;
 mod programs;
+mod queues;
 mod security;
 mod sleepers;
 mod ssh;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     trials.extend(ssh::trials());
     trials.extend(sleepers::trials());
     trials.extend(suite::usual(troubles::trials(), troubles::is_usual));
+    trials.extend(suite::usual(queues::trials(), queues::is_usual));
     trials.extend(plain::trials());
     trials.extend(security::trials());
     // One at a time: programs and daemons poll.

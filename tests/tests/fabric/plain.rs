@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
-use sluice_tests::apps::compile_go;
+use sluice_tests::apps::{Linked, compile_go};
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::Job;
@@ -81,7 +81,7 @@ fn python() -> Verdict<PathBuf> {
 /// Its connections stay on TCP, whatever the other end is, and are as they would be without Sluice.
 fn go(server: End, client: End) -> Verdict {
     let two = WAYS[0].set_up()?;
-    let ends = compile_go("ends.go", two.dir())?;
+    let ends = compile_go("ends.go", Linked::Statically, two.dir())?;
     let address = two.address(Side::Right);
     let serve = |end| -> Verdict<Job> {
         let command = match end {

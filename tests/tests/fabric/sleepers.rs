@@ -16,7 +16,7 @@ use crate::hosts::{Two, Way};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/apps/scripts/sleeper.py");
 
-/// Requests before the calls are counted, so that the ends have met and settled.
+/// Requests before the calls are counted, so that the ends have met and agreed.
 const BEFORE: u32 = 300;
 /// Requests whose calls are counted.
 const COUNTED: u32 = 200;

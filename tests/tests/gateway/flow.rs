@@ -39,6 +39,12 @@ const OTHERS_MAX: usize = 16;
 fn flood() -> Verdict {
     let lab = Lab::new()?;
     let server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
+    let told = || format!("{}\n{}", server.describe(), lab.describe());
+    flooded(&lab).map_err(|problem| problem.with(told))?;
+    server.stop(LIMIT).map(drop)
+}
+
+fn flooded(lab: &Lab) -> Verdict {
     let mut met = lab.meet(4, PORT)?;
     met.echo(b"before")?;
     let (files, memory) = (lab.gateway_files()?, lab.gateway_memory_kb()?);
@@ -66,9 +72,7 @@ fn flood() -> Verdict {
     ensure(grown < GATEWAY_GROWTH_KB_MAX, || {
         format!("the gateway has grown by {grown} kB")
     })?;
-    met.echo(b"after")?;
-    let _ = server.stop(LIMIT)?;
-    Ok(())
+    Ok(met.echo(b"after")?)
 }
 
 /// A client that does not read stops the server, and gets everything when it does.

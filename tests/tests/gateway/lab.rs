@@ -268,13 +268,26 @@ impl Lab {
 
     /// Checked records of random lengths both ways, in several connections at once, between programs
     /// that know where they meet.
-    pub fn check_records(&self, kind: &'static str, server: Command, client: Command) -> Verdict {
+    pub fn check_records(
+        &self,
+        kind: &'static str,
+        server: Command,
+        client: Command,
+        is_published: bool,
+    ) -> Verdict {
         let transfer = Transfer {
             server: kind,
             connections: 8,
             records: 2000,
         };
-        let ends = transfer.start(server, client, self.fleet.dir(), LIMIT);
+        let dir = self.fleet.dir();
+        let ends = transfer.listen(server, dir, LIMIT).and_then(|server| {
+            // Its `listen` returns also where the gateway has not got to it.
+            if is_published {
+                self.await_open(server.port())?;
+            }
+            server.connect(client, dir)
+        });
         ends.and_then(|ends| ends.check_complete(LIMIT))
             .map_err(|problem| problem.with(|| self.describe()))
     }
@@ -328,6 +341,19 @@ impl Lab {
         }
     }
 
+    /// Connects until the node has said who it is, so that it is known to be one of those that serve the port.
+    pub fn meet_at(&self, at: At, family: u8, port: u16) -> Verdict<Met> {
+        let mut met = None;
+        wait_until(LIMIT, || {
+            met = self.try_meet(family, port).ok();
+            Ok(met.as_ref().is_some_and(|met| met.name == at.name()))
+        })?;
+        match met.filter(|met| met.name == at.name()) {
+            Some(met) => Ok(met),
+            None => fail(format!("{at:?} does not serve {port}\n{}", self.describe())),
+        }
+    }
+
     pub fn try_meet(&self, family: u8, port: u16) -> io::Result<Met> {
         let stream = self.connect(family, port)?;
         let mut reader = BufReader::new(stream);
@@ -358,6 +384,16 @@ impl Lab {
 
     pub fn is_open(&self, port: u16) -> Verdict<bool> {
         Ok(self.host(At::Gateway).is_listening(Protocol::Tcp, port)?)
+    }
+
+    /// Waits until the gateway accepts connections to the port.
+    pub fn await_open(&self, port: u16) -> Verdict {
+        let open = wait_until(LIMIT, || {
+            self.host(At::Gateway).is_listening(Protocol::Tcp, port)
+        })?;
+        ensure(open, || {
+            format!("port {port} is not open\n{}", self.describe())
+        })
     }
 
     pub fn await_closed(&self, port: u16) -> Verdict {

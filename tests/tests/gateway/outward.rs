@@ -31,13 +31,14 @@ pub fn trials() -> Vec<Trial> {
 fn records(family: u8) -> Verdict {
     let lab = Lab::new()?;
     let binary = stream::compile_plain(lab.fleet.dir())?;
-    let mut server = lab.outside(&binary);
-    let mut client = lab.published(At::NodeA, "gw", &binary);
-    for end in [&mut server, &mut client] {
-        stream::meet_at(end, client_address(family));
-    }
-    lab.check_records("thread", server, client)?;
-    lab.fleet.require_ring_bytes()
+    lab.fleet.run_until_ring_bytes(|| {
+        let mut server = lab.outside(&binary);
+        let mut client = lab.published(At::NodeA, "gw", &binary);
+        for end in [&mut server, &mut client] {
+            stream::meet_at(end, client_address(family));
+        }
+        lab.check_records("thread", server, client, false)
+    })
 }
 
 /// connect.py ADDRESS PORT: what the program sees, and what it gets.

@@ -17,7 +17,7 @@ use sluice_tests::suite::{Verdict, ensure, trial};
 use crate::lab::{At, Lab, PORT, client_address, outside};
 
 /// Clients at one time.
-const CROWD: usize = 1000;
+const CLIENTS: usize = 1000;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -46,7 +46,7 @@ fn records(kind: &'static str, family: u8) -> Verdict {
         stream::meet_at(&mut server, lab.host(At::NodeA).address(family));
         let mut client = lab.outside(&binary);
         stream::meet_at(&mut client, outside(family));
-        lab.check_records(kind, server, client)
+        lab.check_records(kind, server, client, true)
     };
     if kind == "thread" {
         return lab.fleet.run_until_ring_bytes(run);
@@ -71,7 +71,7 @@ fn start_nginx(lab: &Lab, program: &Path, workers: u32) -> Verdict<Job> {
     Ok(job)
 }
 
-/// Files arrive whole, the access log has the clients, and a crowd is served.
+/// Files arrive whole, the access log has the clients, and many clients are served.
 fn nginx(workers: u32) -> Verdict {
     let (nginx, curl, wrk) = (require("nginx")?, require("curl")?, require("wrk")?);
     let lab = Lab::new()?;
@@ -107,10 +107,10 @@ fn nginx(workers: u32) -> Verdict {
     let mut command = lab.outside(&wrk);
     command
         .args(["-t", "2", "-d", "4", "--timeout", "60"])
-        .args(["-c", &CROWD.to_string()])
+        .args(["-c", &CLIENTS.to_string()])
         .arg(format!("http://{}:{PORT}/small", outside(4)));
-    let crowd = lab.fleet.start_program(command, "wrk")?.finish(LIMIT)?;
-    check_wrk(&crowd.success()?).map_err(|problem| problem.with(|| lab.describe()))?;
+    let served = lab.fleet.start_program(command, "wrk")?.finish(LIMIT)?;
+    check_wrk(&served.success()?).map_err(|problem| problem.with(|| lab.describe()))?;
     let _ = server.stop(LIMIT)?;
     lab.fleet.require_ring_bytes()
 }
@@ -121,6 +121,7 @@ fn redis() -> Verdict {
     let command = lab.published(At::NodeA, "gw", &redis.server);
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
     let server = redis.serve(command, any, lab.fleet.dir(), LIMIT)?;
+    lab.await_open(PORT)?;
     let at = SocketAddr::new(outside(4), PORT);
     let client = |program: &Path| lab.outside(program);
     redis.exercise(client, at, client_address(4), lab.fleet.dir(), LIMIT)?;

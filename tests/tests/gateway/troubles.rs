@@ -42,6 +42,7 @@ fn server_killed() -> Verdict {
     let mut met = lab.meet(4, PORT_OF_BOTH)?;
     talk(&lab, &mut met)?;
     let second = lab.serve_who(At::NodeB, "0.0.0.0", PORT_OF_BOTH, 1)?;
+    lab.meet_at(At::NodeB, 4, PORT_OF_BOTH)?;
     first.signal(Signal::KILL)?;
     let _ = first.finish(LIMIT)?;
     // The kernel ends its connections as the program was at them: nothing was unread.

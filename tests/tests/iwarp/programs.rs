@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use sluice_tests::job::{Job, find_program, run};
 use sluice_tests::lab::{Lab, Mode, find_sluice};
 use sluice_tests::net::free_port;
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::suite::{self, Verdict, ensure, skip, trial};
 use sluice_tests::verbs::cm::{self, CmRow, PortSpace, ROWS, Stage as _};
 use sluice_tests::verbs::link::{self, End, LIMIT, Link};
 use sluice_tests::verbs::sluice_verbs;
@@ -122,14 +122,22 @@ fn crc() -> Verdict {
     let mut client: Command = sluice_verbs("rping", &arguments, &device)?;
     client.env("SLUICE_VERBS_CRC", "1");
     link.host(End::Left).place(&mut client);
-    run(client, link.hosts().path(), "rping with CRCs", LIMIT)?.success()?;
-    server.finish(LIMIT)?;
+    let client = run(client, link.hosts().path(), "rping with CRCs", LIMIT)?;
+    cm::success(client)?;
+    cm::success(server.finish(LIMIT)?)?;
     Ok(())
 }
 
 /// Two programs on one host, whose connection takes a lane like any socket's.
 fn lane() -> Verdict {
     let lab = Lab::with_library()?;
+    suite::until(|| {
+        on_one_host(&lab)?;
+        Ok(lab.require_lanes())
+    })
+}
+
+fn on_one_host(lab: &Lab) -> Verdict {
     let port = free_port()?.to_string();
     let start = |arguments: &[&str]| -> Verdict<Job> {
         let Some(rping) = find_program("rping") else {
@@ -162,7 +170,7 @@ fn lane() -> Verdict {
         cm::listens(lab.path(), PortSpace::Tcp, number)
     })?;
     let client = start(&["-c"])?;
-    client.finish(LIMIT)?.success()?;
+    cm::success(client.finish(LIMIT)?)?;
     server.finish(LIMIT)?;
-    lab.require_lanes()
+    Ok(())
 }

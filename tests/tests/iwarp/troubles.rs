@@ -8,10 +8,11 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_protocol::iwarp::{Wishes, request};
+use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::paths::{self, Path};
 use sluice_tests::job::Job;
 use sluice_tests::random::Random;
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::suite::{self, Verdict, ensure, trial};
 use sluice_tests::verbs::cm::{self, PortSpace, Stage as _};
 use sluice_tests::verbs::link::{End, LIMIT, Link, packets_sent};
 use sluice_wire::iwarp::Startup;
@@ -26,6 +27,7 @@ const PATHS: [Path; 3] = [
 ];
 /// Packets of a host that mean that its program does what it is for.
 const FLOWING: u64 = 500;
+const DIRECTIONS: [Direction; 2] = [Direction::LeftToRight, Direction::RightToLeft];
 /// Connections of strangers.
 const STRANGERS: u64 = 120;
 
@@ -63,41 +65,51 @@ fn on_a_path(path: Path, number: usize) -> Verdict {
     path.end(link.injector()?, result)
 }
 
-/// A server, and a client whose bytes flow.
-fn flowing(link: &mut Link, program: &str, options: &[&str]) -> Verdict<(Job, Job)> {
+/// A server, its client, and how many packets the client's host had sent before that.
+fn meet(link: &mut Link, program: &str, options: &[&str]) -> Verdict<(Job, Job, u64)> {
     let number = link.free_port()?;
     let port = number.to_string();
-    let arguments = [options, &["-F", "-p", &port]].concat();
+    let arguments = [options, &["-p", &port]].concat();
     let mut server = link.start(End::Right, program, &arguments)?;
     link.await_listener(&mut server, PortSpace::Tcp, number)?;
     let address = link.hosts().right.v4().to_string();
     let before = packets_sent(&link.hosts().left)?;
     let arguments = [&arguments[..], &[&address]].concat();
-    let mut client = link.start(End::Left, program, &arguments)?;
+    let client = link.start(End::Left, program, &arguments)?;
+    Ok((server, client, before))
+}
+
+/// Waits until the client's bytes flow.
+fn await_flow(link: &Link, client: &mut Job, before: u64) -> Verdict {
     let host = &link.hosts().left;
     client.await_ready(LIMIT, "packets", || {
         packets_sent(host).is_ok_and(|now| now > before + FLOWING)
-    })?;
-    Ok((server, client))
+    })
 }
 
 /// Nothing that takes less than TCP's patience is seen.
 fn cut() -> Verdict {
     let mut link = Link::with_injector(way(4, 0))?;
-    let (server, client) = flowing(&mut link, "ib_write_bw", &["-R", "-D", "4"])?;
-    link.injector()?.while_cut(|| -> Verdict {
-        std::thread::sleep(Duration::from_secs(1));
-        Ok(())
-    })?;
-    client.finish(LIMIT)?.success()?;
-    server.finish(LIMIT)?.success()?;
-    Ok(())
+    // A client may be through before somebody sees that it has begun.
+    suite::until(|| {
+        let (server, mut client, before) = meet(&mut link, "ib_write_bw", &["-R", "-D", "4"])?;
+        let begun = await_flow(&link, &mut client, before);
+        let injector = link.injector()?;
+        injector.forget_counts();
+        injector.while_cut(|| std::thread::sleep(Duration::from_secs(1)));
+        let counts = DIRECTIONS.map(|way| injector.counts(way));
+        client.finish(LIMIT)?.success()?;
+        server.finish(LIMIT)?.success()?;
+        let is_cut = counts.iter().any(|counts| counts.cut > 0);
+        Ok(begun.and_then(|()| ensure(is_cut, || format!("nothing was cut: {counts:?}"))))
+    })
 }
 
 /// The survivor hears of it at once, by the kernel of the dead, and ends by itself.
 fn killed(program: &str, options: &[&str]) -> Verdict {
     let mut link = Link::new(way(4, 0))?;
-    let (server, client) = flowing(&mut link, program, options)?;
+    let (server, mut client, before) = meet(&mut link, program, options)?;
+    await_flow(&link, &mut client, before)?;
     server.signal(Signal::KILL)?;
     drop(server);
     let outcome = client.finish(LIMIT)?;
@@ -131,7 +143,7 @@ fn strangers() -> Verdict {
     let address = link.hosts().right.v4().to_string();
     let arguments = ["-c", "-V", "-C", "100", "-p", &port, "-a", &address];
     let client = link.start(End::Left, "rping", &arguments)?;
-    client.finish(LIMIT)?.success()?;
+    cm::success(client.finish(LIMIT)?)?;
     ensure(server.poll()?.is_none(), || server.describe())?;
     server.stop(LIMIT)?;
     Ok(())

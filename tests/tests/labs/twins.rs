@@ -41,6 +41,10 @@ const TWIN_RUNS: &[(&str, &[&str])] = &[
     ("ib_send_lat", &["-c", "UD", "-s", "512", "-n", "5"]),
 ];
 
+/// A peer is given up after seconds, and not after the half of one that perftest chooses: one of the guest's processors
+/// may stand still.
+const PATIENT: [&str; 2] = ["-u", "18"];
+
 /// What the programs must have made, whatever the MTU of the path.
 const TWIN_OPCODES: &[(Service, Operation)] = &[
     (Service::Rc, Operation::WriteFirst),
@@ -72,8 +76,10 @@ fn perftest(family: u8, mtu: u32) -> Verdict {
     for (number, (program, arguments)) in (0..).zip(TWIN_RUNS) {
         let mut server = vec!["-d", right.device, "-x", &right_index];
         let mut client = vec!["-d", left.device, "-x", &left_index];
-        server.extend(*arguments);
-        client.extend(*arguments);
+        for words in [&mut server, &mut client] {
+            words.extend(*arguments);
+            words.extend(PATIENT);
+        }
         // Only what they agree on goes there, by TCP.
         client.push("127.0.0.1");
         let port = 18600 + number;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -15,12 +15,15 @@ use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side, options};
 use sluice_tests::job::wait_until;
-use sluice_tests::stream::{self, Transfer};
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::stream::{self, Kill, Transfer};
+use sluice_tests::suite::{Verdict, ensure, eventually, trial};
 
 use crate::lab::{DEVICE, Two, scrape};
 use crate::pair::Opinion;
 use crate::service::{bounding, start_confined};
+
+/// For what a daemon hears of programs that have ended.
+const HEARD: Duration = Duration::from_secs(10);
 
 const TRANSFER: Transfer = Transfer {
     server: "thread",
@@ -124,6 +127,22 @@ impl Hosts {
         ends.check_complete(LIMIT)
     }
 
+    /// Records of connections from left to right, of which the left end is accelerated, and the right one perhaps, until
+    /// this has been seen: of connections that have ended before it looks at them a daemon knows nothing, and asks.
+    fn while_open(&self, is_accelerated: bool, seen: impl FnOnce() -> Verdict) -> Verdict {
+        let binary = stream::compile_plain(self.two.dir())?;
+        let server = self.program(Side::Right, is_accelerated, &binary);
+        let client = self.program(Side::Left, true, &binary);
+        let endless = Transfer {
+            records: 0,
+            ..TRANSFER
+        };
+        let mut ends = endless.start(server, client, self.two.dir(), LIMIT)?;
+        ends.await_flow(LIMIT)?;
+        seen()?;
+        ends.judge(Kill::Client, LIMIT)
+    }
+
     /// The same until bytes went by rings: on a busy machine one exchange may be over before the
     /// daemons have met.
     fn exchange_by_rings(&self) -> Verdict {
@@ -143,10 +162,37 @@ impl Hosts {
         Ok(self.two.status(side)?["fabric"]["option"].take())
     }
 
+    /// The daemon says so, or will: it may hear of what programs did when they have ended.
     fn require(&self, side: Side, what: &str, so: impl Fn(&Value) -> bool) -> Verdict {
-        let seen = self.seen(side)?;
-        ensure(so(&seen), || {
-            format!("{what}: {seen}\n{}", self.two.describe())
+        self.require_within(LIMIT, side, what, &so)
+    }
+
+    fn require_within(
+        &self,
+        limit: Duration,
+        side: Side,
+        what: &str,
+        so: &dyn Fn(&Value) -> bool,
+    ) -> Verdict {
+        eventually(limit, || {
+            let seen = self.seen(side)?;
+            ensure(so(&seen), || {
+                format!("{what}: {seen}\n{}", self.two.describe())
+            })
+        })
+    }
+
+    /// Connections until the daemon says so: it looks at none that has ended before it got a processor.
+    fn until(
+        &self,
+        connections: impl Fn() -> Verdict,
+        side: Side,
+        what: &str,
+        so: impl Fn(&Value) -> bool,
+    ) -> Verdict {
+        eventually(LIMIT, || {
+            connections()?;
+            self.require_within(HEARD, side, what, &so)
         })
     }
 
@@ -173,6 +219,11 @@ fn with_middlebox() -> Settings {
         faults: true,
         ..Settings::default()
     }
+}
+
+/// Two connections have shown nothing, and the other host was asked for neither.
+fn is_nothing(seen: &Value) -> bool {
+    count(seen, "cannot") >= 2 && count(seen, "not_asked") >= 2 && count(seen, "can") == 0
 }
 
 fn count(seen: &Value, what: &str) -> u64 {
@@ -227,7 +278,7 @@ fn control_port(hosts: &Hosts) -> Verdict<TcpListener> {
     Ok(listener)
 }
 
-fn is_asked(listener: &TcpListener) -> io::Result<bool> {
+fn came(listener: &TcpListener) -> io::Result<bool> {
     match listener.accept() {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -240,11 +291,12 @@ fn nobody_there() -> Verdict {
     let mut hosts = Hosts::new(Settings::default())?;
     let listener = control_port(&hosts)?;
     hosts.start(Side::Left, KEY)?;
-    serve_one_end(&hosts)?;
-    hosts.require(Side::Left, "not asked", |seen| {
-        count(seen, "not_asked") >= 2 && count(seen, "cannot") >= 2
+    hosts.while_open(false, || {
+        hosts.require(Side::Left, "not asked", |seen| {
+            count(seen, "not_asked") >= 2 && count(seen, "cannot") >= 2
+        })
     })?;
-    ensure(!is_asked(&listener)?, || hosts.two.describe())
+    ensure(!came(&listener)?, || hosts.two.describe())
 }
 
 /// Records between an accelerated client and a server that is not.
@@ -263,8 +315,13 @@ fn asked_without_it() -> Verdict {
     hosts.configure(Side::Left, KEY, "")?;
     hosts.two.start(Side::Left)?;
     serve_one_end(&hosts)?;
-    ensure(wait_until(LIMIT, || is_asked(&listener))?, || {
-        hosts.two.describe()
+    // It is asked for nobody's sake that has gone before sluiced knew.
+    eventually(LIMIT, || {
+        let is_asked = wait_until(HEARD, || came(&listener))?;
+        if !is_asked {
+            serve_one_end(&hosts)?;
+        }
+        ensure(is_asked, || hosts.two.describe())
     })?;
     hosts.require(Side::Left, "no option", Value::is_null)
 }
@@ -286,8 +343,8 @@ fn another_key() -> Verdict {
     let mut hosts = Hosts::new(Settings::default())?;
     hosts.start(Side::Left, KEY)?;
     hosts.start(Side::Right, !KEY)?;
-    hosts.exchange()?;
-    hosts.require(Side::Left, "foreign", |seen| {
+    let connections = || hosts.exchange();
+    hosts.until(connections, Side::Left, "foreign", |seen| {
         count(seen, "foreign") >= 2 && count(seen, "not_asked") >= 2
     })
 }
@@ -299,12 +356,11 @@ fn echoed() -> Verdict {
     let [there, back] = options::echo();
     injector.rewrite(Direction::LeftToRight, there);
     injector.rewrite(Direction::RightToLeft, back);
-    hosts.exchange()?;
-    hosts.require(Side::Left, "echoed", |seen| {
-        count(seen, "echoed") >= 2 && count(seen, "not_asked") >= 2 && count(seen, "can") == 0
-    })?;
-    hosts.require(Side::Right, "nothing", |seen| {
-        count(seen, "cannot") >= 2 && count(seen, "can") == 0
+    hosts.while_open(true, || {
+        hosts.require(Side::Left, "echoed", |seen| {
+            count(seen, "echoed") >= 2 && count(seen, "not_asked") >= 2 && count(seen, "can") == 0
+        })?;
+        hosts.require(Side::Right, "nothing", is_nothing)
     })?;
     hosts.require_tcp()
 }
@@ -314,12 +370,10 @@ fn stripped() -> Verdict {
     let hosts = Hosts::started(with_middlebox())?;
     let injector = hosts.two.hosts.injector()?;
     injector.rewrite(Direction::LeftToRight, options::strip());
-    hosts.exchange()?;
-    for side in SIDES {
-        hosts.require(side, "nothing", |seen| {
-            count(seen, "cannot") >= 2 && count(seen, "can") == 0
-        })?;
-    }
+    hosts.while_open(true, || {
+        let mut sides = SIDES.into_iter();
+        sides.try_for_each(|side| hosts.require(side, "nothing", is_nothing))
+    })?;
     hosts.require_tcp()
 }
 
@@ -329,8 +383,12 @@ fn lost() -> Verdict {
     let hosts = Hosts::started(with_middlebox())?;
     let injector = hosts.two.hosts.injector()?;
     injector.rewrite(Direction::LeftToRight, options::lose());
-    hosts.exchange()?;
-    hosts.require(Side::Left, "unheard", |seen| count(seen, "unheard") == 2)?;
+    hosts.while_open(true, || {
+        hosts.require(Side::Left, "unheard", |seen| {
+            count(seen, "unheard") == 2 && count(seen, "not_asked") >= 2
+        })?;
+        hosts.require(Side::Right, "nothing", is_nothing)
+    })?;
     hosts.require_tcp()?;
     hosts.exchange()?;
     hosts

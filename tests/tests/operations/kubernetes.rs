@@ -5,13 +5,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::programs::require;
-use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::suite::{Verdict, ensure, eventually, fail, trial};
 
 use crate::lab::{self, Two, ask, exchange_by, scrape};
 use crate::service::bounding;
@@ -164,9 +165,8 @@ fn two_nodes() -> Verdict {
         format!("{statuses:?}\n{left}\n{right}")
     };
     // A program's connection makes the daemons find each other.
-    let mut tries = 0;
-    while SIDES.iter().any(|side| given(*side) == 0) && tries < 20 {
-        tries += 1;
+    let end = Instant::now() + LIMIT;
+    while SIDES.iter().any(|side| given(*side) == 0) && Instant::now() < end {
         exchange_by([&nodes[0].socket, &nodes[1].socket], &two, 1000)?;
     }
     ensure(SIDES.iter().all(|side| given(*side) > 0), describe)?;
@@ -174,8 +174,10 @@ fn two_nodes() -> Verdict {
         let peers = || status(side).unwrap_or_default()["fabric"]["peers"].clone();
         let knows = wait_until(LIMIT, || Ok(peers()[0]["name"] == side.other().name()))?;
         ensure(knows, describe)?;
-        let health = ask(&two, side, b"GET /healthz HTTP/1.1\r\n\r\n")?;
-        ensure(health.starts_with("HTTP/1.1 200 "), || health.clone())?;
+        eventually(LIMIT, || {
+            let health = ask(&two, side, b"GET /healthz HTTP/1.1\r\n\r\n")?;
+            ensure(health.starts_with("HTTP/1.1 200 "), || health.clone())
+        })?;
         let figures = scrape(&two, side, "text/plain")?;
         ensure(figures.contains("sluice_peer_up"), || figures.clone())?;
     }

@@ -1,6 +1,7 @@
 //! How sluiced is run and watched: figures for Prometheus, the service manager, reloading, what
 //! capabilities it keeps, how hosts find each other by handshakes, the pair of hosts that `sluice doctor` looks at, and the DaemonSet.
 
+mod device_plugin;
 mod exposition;
 mod figures;
 mod finding;
@@ -20,5 +21,6 @@ fn main() -> ExitCode {
     trials.extend(service::trials());
     trials.extend(pair::trials());
     trials.extend(kubernetes::trials());
+    trials.extend(device_plugin::trials());
     suite::run(trials, 1).exit_code()
 }

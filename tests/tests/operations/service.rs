@@ -84,9 +84,9 @@ fn ready_reload_stop() -> Verdict {
     ensure(two.log(Side::Left).contains("`device` has changed"), || {
         two.log(Side::Left)
     })?;
-    ensure(two.peer_status(Side::Left)["link"] == "up", || {
-        two.log(Side::Left)
-    })?;
+    // Not for good is it down, as it may be where a daemon got no processor.
+    let is_up = || Ok(two.peer_status(Side::Left)["link"] == "up");
+    ensure(wait_until(LIMIT, is_up)?, || two.log(Side::Left))?;
     // A peer that is not in the configuration any more is talked to no more.
     reload(&head)?;
     let is_gone = || Ok(two.peer_status(Side::Left)["is_up"] != true);
@@ -108,7 +108,9 @@ fn log_json() -> Verdict {
             format!("the key is in the log: {text}")
         })?;
         let mut about = Vec::new();
-        for line in text.lines() {
+        // It may be in the middle of the next line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        for line in whole.lines() {
             let Ok(event) = serde_json::from_str::<Value>(line) else {
                 return fail(format!("no JSON: {line}"));
             };
@@ -137,7 +139,10 @@ struct Thread {
 fn threads(pid: u32) -> Verdict<Vec<Thread>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = fs::read_to_string(entry?.path().join("status"))?;
+        // It may have ended since.
+        let Ok(status) = fs::read_to_string(entry?.path().join("status")) else {
+            continue;
+        };
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_default().trim().to_owned()

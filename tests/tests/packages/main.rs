@@ -1,5 +1,7 @@
 //! What `scripts/package` makes of the build that the other suites test, and how it lives in a root of its own.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,15 +14,19 @@ use sluice_tests::own_root;
 use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
 
 /// Making packages compresses some megabytes, on a machine that does other things.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
     let trials: Vec<Trial> = vec![
-        trial("packages/life", life),
+        trial("packages/life/deb", || life(Kind::Deb)),
+        trial("packages/life/rpm", || life(Kind::Rpm)),
         trial("packages/contents", contents),
         trial("packages/cargo-install", cargo_install),
-        trial("packages/dkms", dkms),
+        trial("packages/dkms/deb", || dkms(Kind::Deb)),
+        trial("packages/dkms/rpm", || dkms(Kind::Rpm)),
         trial("packages/paths", paths),
+        trial("packages/made-sources", made_sources),
+        trial("packages/deny", deny),
     ];
     suite::run(trials, 2).exit_code()
 }
@@ -71,30 +77,67 @@ fn only(folder: &Path, end: &str) -> Verdict<PathBuf> {
     }
 }
 
-fn life() -> Verdict {
+/// What installs a package.
+#[derive(Clone, Copy)]
+enum Kind {
+    Deb,
+    Rpm,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Deb => "deb",
+            Kind::Rpm => "rpm",
+        }
+    }
+
+    /// The program that does it.
+    fn program(self) -> &'static str {
+        match self {
+            Kind::Deb => "dpkg",
+            Kind::Rpm => "rpm",
+        }
+    }
+
+    /// How the file of a package ends whose version is a number with two points: the one of programs, or of a module.
+    fn file(self, package: &str, version: &str, is_module: bool) -> String {
+        match (self, is_module) {
+            (Kind::Deb, false) => format!("/{package}_{version}-1_amd64.deb"),
+            (Kind::Deb, true) => format!("/{package}_{version}-1_all.deb"),
+            (Kind::Rpm, false) => format!("/{package}-{version}-1.x86_64.rpm"),
+            (Kind::Rpm, true) => format!("/{package}-{version}-1.noarch.rpm"),
+        }
+    }
+}
+
+/// Two versions of all packages, in folders of that one.
+fn two_versions(dir: &Path, kind: Kind) -> Verdict<[(PathBuf, &'static str); 2]> {
+    let made = ["0.0.1", "0.0.2"].map(|version| (dir.join(version), version));
+    for (folder, version) in &made {
+        package(folder, &["--only", kind.name(), "--version", version])?;
+    }
+    Ok(made)
+}
+
+fn life(kind: Kind) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return skip("a root of its own takes root");
     }
-    for program in ["dpkg", "unshare"] {
+    for program in [kind.program(), "unshare"] {
         if find_program(program).is_none() {
             return skip(format!("no {program}"));
         }
     }
     let dir = tempfile::tempdir()?;
-    let (old, new, root) = (
-        dir.path().join("old"),
-        dir.path().join("new"),
-        dir.path().join("r"),
-    );
+    let root = dir.path().join("r");
     fs::create_dir(&root)?;
-    package(&old, &["--deb-only", "--version", "0.0.1"])?;
-    package(&new, &["--deb-only", "--version", "0.0.2"])?;
     let mut command = own_root::script(&source().join("tests/tests/packages/life.sh"));
+    command.arg(kind.name());
+    for (folder, version) in two_versions(dir.path(), kind)? {
+        command.arg(only(&folder, &kind.file("sluice", version, false))?);
+    }
     command
-        .args([
-            only(&old, "sluice_0.0.1-1_amd64.deb")?,
-            only(&new, "sluice_0.0.2-1_amd64.deb")?,
-        ])
         .arg(source().join("tests/apps/scripts/live_talk.py"))
         .arg(&root);
     let outcome = run(command, dir.path(), "life", LIMIT)?;
@@ -156,6 +199,61 @@ fn paths() -> Verdict {
     })
 }
 
+/// Sources that builds make name no folder of this machine: debug information has a sum of each. Of several builds in one
+/// target folder the last ones are looked at.
+fn made_sources() -> Verdict {
+    let (target, profile) = profile()?;
+    let name = target.to_string_lossy().into_owned();
+    let mut last = BTreeMap::new();
+    for build in fs::read_dir(target.join(profile).join("build"))?.flatten() {
+        let Ok(files) = fs::read_dir(build.path().join("out")) else {
+            continue;
+        };
+        for file in files.flatten().map(|entry| entry.path()) {
+            if file.extension().is_some_and(|it| it == "rs") {
+                let made = fs::metadata(&file)?.modified()?;
+                let known = last
+                    .entry(file.file_name().map(OsString::from))
+                    .or_insert((made, file.clone()));
+                if known.0 <= made {
+                    *known = (made, file);
+                }
+            }
+        }
+    }
+    ensure(last.contains_key(&Some("steer.rs".into())), || {
+        format!("{:?}", last.keys())
+    })?;
+    for (_, file) in last.values() {
+        let text = fs::read_to_string(file)?;
+        ensure(!text.contains(&name), || {
+            format!("{} names {name}:\n{text}", file.display())
+        })?;
+    }
+    Ok(())
+}
+
+/// cargo-deny reads deny.toml as the rules' own tests do.
+fn deny() -> Verdict {
+    if find_program("python3").is_none() {
+        return skip("no python3, which fetches cargo-deny");
+    }
+    let dir = tempfile::tempdir()?;
+    let command = Command::new(source().join("scripts/deny"));
+    let outcome = run(command, dir.path(), "deny", LIMIT)?.success()?;
+    ensure(
+        outcome.text().contains("bans ok, licenses ok, sources ok"),
+        || outcome.describe(),
+    )
+}
+
+/// Of `kernel/`, and what each is called by the kernel.
+const MODULES: [(&str, &str); 3] = [
+    ("window", "sluice_window"),
+    ("rdma", "sluice_rdma"),
+    ("opennic", "opennic"),
+];
+
 /// DKMS itself, which the modules' packages depend on, fetched once into the folder of guests.
 fn fetch_dkms() -> Verdict<PathBuf> {
     let cache = std::env::var_os("SLUICE_GUEST_CACHE").map(PathBuf::from);
@@ -175,44 +273,40 @@ fn fetch_dkms() -> Verdict<PathBuf> {
     only(&folder, ".deb")
 }
 
-fn dkms() -> Verdict {
+fn dkms(kind: Kind) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return skip("a root of its own takes root");
     }
-    for program in ["dpkg", "apt-get", "unshare", "modinfo", "gcc", "make"] {
+    for program in [
+        kind.program(),
+        "dpkg",
+        "apt-get",
+        "unshare",
+        "modinfo",
+        "gcc",
+        "make",
+    ] {
         if find_program(program).is_none() {
             return skip(format!("no {program}"));
         }
     }
     let dir = tempfile::tempdir()?;
-    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
-    package(&old, &["--deb-only", "--version", "0.0.1"])?;
-    package(&new, &["--deb-only", "--version", "0.0.2"])?;
+    let made = two_versions(dir.path(), kind)?;
     let fetched = fetch_dkms()?;
     let mut kernel = Command::new(source().join("tests/guest/nic-kernel"));
     let kernel = text_of(kernel.arg("bookworm"))?;
-    for (name, module) in [("window", "sluice_window"), ("opennic", "opennic")] {
+    for (name, module) in MODULES {
         let root = dir.path().join(name);
         fs::create_dir(&root)?;
         let mut command = own_root::script(&source().join("tests/tests/packages/dkms.sh"));
+        let package = format!("sluice-{name}-dkms");
         command
-            .arg(kernel.trim())
-            .args([&fetched, &root])
-            .args(
-                [&old, &new]
-                    .map(|folder| {
-                        only(
-                            folder,
-                            &format!(
-                                "{name}-dkms_{}-1_all.deb",
-                                if *folder == old { "0.0.1" } else { "0.0.2" }
-                            ),
-                        )
-                    })
-                    .into_iter()
-                    .collect::<Verdict<Vec<_>>>()?,
-            )
-            .arg(module);
+            .args([kind.name(), kernel.trim()])
+            .args([&fetched, &root]);
+        for (folder, version) in &made {
+            command.arg(only(folder, &kind.file(&package, version, true))?);
+        }
+        command.args([module, &package]);
         let outcome = run(command, dir.path(), name, LIMIT)?;
         ensure(outcome.text().ends_with("all good\n"), || {
             outcome.describe()
@@ -277,7 +371,7 @@ fn contents() -> Verdict {
     package(&out, &["--version", "0.0.1"])?;
     let mut sums = Command::new("sha256sum");
     let sums = text_of(sums.args(["--check", "SHA256SUMS"]).current_dir(&out))?;
-    ensure(sums.lines().count() == 11, || sums.clone())?;
+    ensure(sums.lines().count() == 13, || sums.clone())?;
     // The same build gives the same files, wherever they are written.
     let again = dir.path().join("another-folder");
     package(&again, &["--version", "0.0.1"])?;
@@ -318,12 +412,26 @@ fn contents() -> Verdict {
     }
     if find_program("rpm").is_some() {
         let rpm = only(&out, "sluice-0.0.1-1.x86_64.rpm")?;
-        let rpm = text_of(Command::new("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
-        ensure(normal(&rpm) == expected, || rpm.clone())?;
+        let mut list = Command::new("rpm");
+        list.args(["-qp", "--nosignature", "--queryformat"]);
+        list.arg("[%{FILEMODES:perms} %{FILENAMES}\n]");
+        let rpm = text_of(list.arg(rpm))?;
+        let (folders, files): (Vec<&str>, Vec<&str>) =
+            rpm.lines().partition(|line| line.starts_with('d'));
+        let names = |lines: Vec<&str>| {
+            let names = lines.into_iter().filter_map(|line| line.split_once(' '));
+            names.map(|(_, name)| name.to_owned()).collect::<Vec<_>>()
+        };
+        let (folders, files) = (names(folders), names(files));
+        ensure(normal(&files.join("\n")) == expected, || rpm.clone())?;
+        // It removes no folder that it does not have.
+        for folder in ["/etc/sluice", "/usr/lib/sluice", "/usr/share/doc/sluice"] {
+            ensure(folders.iter().any(|it| it == folder), || rpm.clone())?;
+        }
     }
     // What a module is built of, and no more.
     if find_program("dpkg-deb").is_some() {
-        for (name, folder) in [("window", "sluice_window"), ("opennic", "opennic")] {
+        for (name, folder) in MODULES {
             let mut list = Command::new("sh");
             list.args(["-c", "dpkg-deb --fsys-tarfile \"$1\" | tar -t", "sh"]);
             let deb = only(&out, &format!("sluice-{name}-dkms_0.0.1-1_all.deb"))?;
@@ -334,7 +442,10 @@ fn contents() -> Verdict {
                 .filter_map(|path| path.strip_prefix(&place))
                 .collect();
             packed.retain(|path| {
-                !path.is_empty() && !path.ends_with('/') && !path.starts_with("include/")
+                let is_other = ["include/", "window/", "provider/"]
+                    .iter()
+                    .any(|folder| path.starts_with(folder));
+                !path.is_empty() && !path.ends_with('/') && !is_other
             });
             packed.sort_unstable();
             let files = fs::read_dir(source().join("kernel").join(name))?.flatten();
@@ -352,7 +463,13 @@ fn contents() -> Verdict {
             expected.sort();
             ensure(packed == expected, || format!("{packed:?} {expected:?}"))?;
             ensure(
-                deb.contains("include/uapi/sluice_window.h") == (name == "window"),
+                deb.contains("include/uapi/sluice_window.h") == (name != "opennic"),
+                || deb.clone(),
+            )?;
+            ensure(
+                ["window/sw_core.c", "provider/private.h"]
+                    .iter()
+                    .all(|file| deb.contains(&format!("{place}{file}")) == (name == "rdma")),
                 || deb.clone(),
             )?;
         }

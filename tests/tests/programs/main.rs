@@ -3,6 +3,7 @@
 mod managed;
 mod redis;
 mod ssh;
+mod statics;
 mod streams;
 mod tools;
 mod web;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     trials.extend(streams::trials());
     trials.extend(ssh::trials());
     trials.extend(managed::trials());
+    trials.extend(statics::trials());
     // One at a time: each of them can use every core.
     suite::run(trials, 1).exit_code()
 }

@@ -17,7 +17,7 @@ use crate::cases;
 /// The first argument of a process that is an end.
 pub const SIDE: &str = "side";
 /// For anything that must happen, on a machine that does other things too.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(100);
 
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
@@ -185,13 +185,13 @@ impl Memory {
     /// and does not write there before it is told to.
     pub fn bytes(&self, at: usize, length: usize) -> &[u8] {
         assert!(at + length <= self.region.length());
-        // SAFETY: inside the memory, which is never freed; see above.
+        // SAFETY: inside memory that is never freed; the other end does not write these bytes now.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), length) }
     }
 
     pub fn fill(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.region.length());
-        // SAFETY: as above.
+        // SAFETY: inside memory that is never freed, borrowed for writing: `bytes` is elsewhere.
         unsafe {
             let to = self.start.as_ptr().add(at);
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());

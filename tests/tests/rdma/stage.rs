@@ -16,9 +16,9 @@ use sluice_tests::suite::{Verdict, ensure, skip, trial};
 use crate::side::SIDE;
 
 /// For one case, both ends: longer than what an end waits for anything.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 /// With an end that is emulated.
-const LIMIT_GUEST: Duration = Duration::from_secs(240);
+const LIMIT_GUEST: Duration = Duration::from_secs(300);
 /// Nobody else is in the namespaces.
 const CONTROL_PORT: u16 = 18_790;
 

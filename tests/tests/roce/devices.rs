@@ -76,9 +76,9 @@ fn refused(way: Way) -> Verdict {
     const WHY: &str = "no AF_XDP on eth0, packets go through UDP sockets: another XDP program";
     let mut link = Link::new(way)?;
     // Who is first has the interfaces.
-    let mut first = link.start_own(Own::Stream, &["-T", "14", "-R", "3"])?;
+    let mut first = link.start_own(Own::Stream, &["-T", "20", "-R", "7"])?;
     first.client.await_text("flowing", LIMIT)?;
-    let (server, client) = link.pair("ib_send_bw", "-x", &["-F", "-n", "100"], LIMIT)?;
+    let (server, client) = link.pair("ib_send_bw", "-x", &["-u", "18", "-n", "100"], LIMIT)?;
     for outcome in [server, client] {
         let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
         ensure(said.matches(WHY).count() == 1, || outcome.describe())?;

@@ -42,10 +42,10 @@ fn programs(way: Way, engines: [u8; 2]) -> Verdict {
         &["-q", "7", "-n", "300"][..],
         &["-q", "4", "-n", "100", "-e"],
     ] {
-        let arguments = [&["-F", "-u", "17", "-s", "3000"], more].concat();
+        let arguments = [&["-u", "18", "-s", "3000"], more].concat();
         link.pair("ib_send_bw", "-x", &arguments, LIMIT)?;
     }
-    let arguments = ["-F", "-u", "17", "-s", "20000", "-q", "5", "-n", "100"];
+    let arguments = ["-u", "18", "-s", "20000", "-q", "5", "-n", "100"];
     link.pair("ib_write_bw", "-x", &arguments, LIMIT)?;
     link.pair("ib_read_bw", "-x", &arguments, LIMIT)?;
     // Checks every byte.
@@ -55,7 +55,7 @@ fn programs(way: Way, engines: [u8; 2]) -> Verdict {
 }
 
 fn flowing(link: &mut Link) -> Verdict<Running> {
-    let mut running = link.start_own(Own::Stream, &["-T", "14", "-R", "3", "-e", "0"])?;
+    let mut running = link.start_own(Own::Stream, &["-T", "20", "-R", "7", "-e", "0"])?;
     running.client.await_text("flowing", LIMIT)?;
     Ok(running)
 }
@@ -69,14 +69,14 @@ fn killed(way: Way) -> Verdict {
     link.set_engines([3, 1]);
     let second = flowing(&mut link)?;
     link.set_engines([1, 2]);
-    let arguments = ["-F", "-u", "17", "-s", "2000", "-q", "6", "-D", "4"];
+    let arguments = ["-u", "18", "-s", "2000", "-q", "6", "-D", "4"];
     let third = link.start_pair("ib_send_bw", "-x", &arguments)?;
     for running in [&first, &second] {
         for end in [&running.server, &running.client] {
             end.signal(Signal::KILL)?;
         }
     }
-    let arguments = ["-F", "-u", "17", "-s", "2000", "-q", "6", "-n", "200"];
+    let arguments = ["-u", "18", "-s", "2000", "-q", "6", "-n", "200"];
     link.pair("ib_send_bw", "-x", &arguments, LIMIT)?;
     third.finish(LIMIT)?;
     Ok(())

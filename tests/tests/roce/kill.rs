@@ -79,40 +79,25 @@ const fn case(
 }
 
 const CASES: &[Case] = &[
-    case(
-        "send-both-ways",
-        "ib_send_bw",
-        &["-F", "-b", "-D", "120"],
-        BOTH,
-    ),
-    case(
-        "write-both-ways",
-        "ib_write_bw",
-        &["-F", "-b", "-D", "120"],
-        BOTH,
-    ),
+    case("send-both-ways", "ib_send_bw", &["-b", "-D", "120"], BOTH),
+    case("write-both-ways", "ib_write_bw", &["-b", "-D", "120"], BOTH),
     case(
         "send-events",
         "ib_send_bw",
-        &["-F", "-e", "-n", "5000000"],
+        &["-e", "-n", "5000000"],
         SERVER,
     ),
     case(
         "16-pairs",
         "ib_write_bw",
-        &["-F", "-q", "16", "-D", "120"],
+        &["-q", "16", "-D", "120"],
         SERVER,
     ),
-    case("read", "ib_read_bw", &["-F", "-D", "120"], SERVER),
-    case("atomic", "ib_atomic_bw", &["-F", "-D", "120"], SERVER),
+    case("read", "ib_read_bw", &["-D", "120"], SERVER),
+    case("atomic", "ib_atomic_bw", &["-D", "120"], SERVER),
     Case {
         by_cm: true,
-        ..case(
-            "write-cm",
-            "ib_write_bw",
-            &["-F", "-R", "-D", "120"],
-            SERVER,
-        )
+        ..case("write-cm", "ib_write_bw", &["-R", "-D", "120"], SERVER)
     },
 ];
 
@@ -169,7 +154,7 @@ fn kill_often(case: &Case, victim: Victim, way: Way, times: u64, random: &mut Ra
 /// back everything of its own.
 fn meet(link: &mut Link) -> Verdict {
     cm::named("ucmatose/ten").run(link, &[])?;
-    link.pair("ib_send_bw", "-x", &["-F", "-n", "100"], LIMIT)?;
+    link.pair("ib_send_bw", "-x", &["-u", "18", "-n", "100"], LIMIT)?;
     Ok(())
 }
 

@@ -159,7 +159,7 @@ fn bottleneck(way: Way) -> Verdict {
         let mut link = Link::with_injector(way)?;
         let narrow = Bottleneck { mark_above, ..LINK };
         link.injector()?.narrow(Direction::LeftToRight, narrow);
-        let arguments = ["-F", "-u", "17", "-s", "65536", "-n", "400"];
+        let arguments = ["-u", "18", "-s", "65536", "-n", "400"];
         let both = [(); 2].map(|()| link.start_pair("ib_write_bw", "-x", &arguments));
         for running in both {
             running?.finish(SLOW)?;

@@ -78,7 +78,7 @@ fn less(row: &CmRow) -> &'static [&'static str] {
 fn multicast(way: Way) -> Verdict {
     let group = GROUPS.iter().find(|(family, _)| *family == way.family);
     match group.map(|(_, group)| group.parse()) {
-        Some(Ok(group)) => cm::mckey(&mut Link::new(way)?, group, 1),
+        Some(Ok(group)) => cm::mckey(&mut Link::new(way)?, group, 20),
         other => fail(format!("no group of IPv{}: {other:?}", way.family)),
     }
 }

@@ -69,7 +69,7 @@ fn traffic(path: &Path, requests: &str, meeting: Meeting) -> Verdict {
     let lab = stranger::borrow_behind_faults()?;
     let injector = lab.guest.injector()?;
     path.begin(injector);
-    let arguments = ["-n", requests, "-b", "6000", "-r", "32", "-T", "17"];
+    let arguments = ["-n", requests, "-b", "6000", "-r", "32", "-T", "18"];
     path.end(
         injector,
         checked_in(&lab, Own::Traffic, &arguments, meeting),

@@ -47,7 +47,7 @@ fn numbers(summary: &str) -> Vec<u64> {
 /// The client's packets meet `list`; both run for a second, whatever arrives.
 fn run_for_a_second(service: &str, list: &str) -> Verdict {
     let mut stage = Stage::new()?;
-    let arguments = ["-F", "-c", service, "-D", "1", "-s", "512"];
+    let arguments = ["-c", service, "-D", "1", "-s", "512"];
     let (_, client) = stage.pair_with("ib_send_bw", &arguments, &[], &fault(list))?;
     let found = numbers(&summary(&client)?);
     let [all, lost, ..] = found[..] else {
@@ -64,7 +64,7 @@ fn lost_datagrams() -> Verdict {
 /// A program that counts: what arrives twice fills a second receive, what is late still arrives.
 fn everything_but_loss() -> Verdict {
     let mut stage = Stage::new()?;
-    let arguments = ["-F", "-c", "UD", "-n", "1000", "-s", "64"];
+    let arguments = ["-c", "UD", "-n", "1000", "-s", "64"];
     let list = "reorder=20%,seed=4";
     let (_, client) = stage.pair_with("ib_send_bw", &arguments, &[], &fault(list))?;
     let found = numbers(&summary(&client)?);
@@ -78,7 +78,7 @@ fn the_same_seed() -> Verdict {
     let mut found = Vec::new();
     for seed in [7, 7, 8] {
         let mut stage = Stage::new()?;
-        let arguments = ["-F", "-c", "UC", "-n", "1000", "-s", "2"];
+        let arguments = ["-c", "UC", "-n", "1000", "-s", "2"];
         let list = format!("dup=30%,seed={seed}");
         let (_, client) = stage.pair_with("ib_send_bw", &arguments, &[], &fault(&list))?;
         found.push(summary(&client)?);
@@ -92,7 +92,7 @@ fn the_same_seed() -> Verdict {
 /// queue pairs.
 fn reliable_connections() -> Verdict {
     let mut stage = Stage::new()?;
-    let arguments = ["-F", "-n", "100", "-q", "4"];
+    let arguments = ["-n", "100", "-q", "4"];
     let (_, client) = stage.pair_with("ib_send_bw", &arguments, &[], &fault("loss=50%"))?;
     let text = client.describe();
     let said = text.matches("nothing happens to reliable connections");

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use sluice_tests::job::{Outcome, command, run};
+use sluice_tests::lab::find_sluice;
 use sluice_tests::net::{free_port, is_listening};
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
@@ -37,6 +38,17 @@ const PYVERBS: [(&str, usize); 18] = [
     ("test_relaxed_ordering", 0),
 ];
 
+/// Those of them whose outcome the transport decides.
+const WINDOW: [&str; 7] = [
+    "test_atomic",
+    "test_cq_events",
+    "test_fork",
+    "test_mr.MWTest",
+    "test_qp",
+    "test_qpex",
+    "test_relaxed_ordering",
+];
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("qperf/rc-uc-ud", qperf),
@@ -46,11 +58,16 @@ pub fn trials() -> Vec<Trial> {
         trial("fi_pingpong/rdm", || fi_pingpong("verbs;ofi_rxm", "rdm")),
         trial("fi_pingpong/rxd", || fi_pingpong("verbs;ofi_rxd", "rdm")),
     ];
-    trials.extend(
-        PYVERBS
-            .iter()
-            .map(|(name, skips)| trial(format!("pyverbs/{name}"), move || pyverbs(name, *skips))),
-    );
+    trials.extend(PYVERBS.iter().map(|(name, skips)| {
+        trial(format!("pyverbs/{name}"), move || {
+            pyverbs(name, *skips, false)
+        })
+    }));
+    let over_a_window = PYVERBS.iter().filter(|(name, _)| WINDOW.contains(name));
+    trials.extend(over_a_window.map(|(name, skips)| {
+        let row = format!("pyverbs/window/{name}");
+        trial(row, move || pyverbs(name, *skips, true))
+    }));
     trials
 }
 
@@ -73,7 +90,7 @@ fn qperf() -> Verdict {
     let port = number.to_string();
     let mut server = stage.start("qperf", &["-lp", &port])?;
     server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
-    let mut arguments = vec!["-lp", &port, "-t", "1", "127.0.0.1"];
+    let mut arguments = vec!["-lp", &port, "-to", "60", "-t", "1", "127.0.0.1"];
     arguments.extend(TESTS);
     let client = stage.start("qperf", &arguments)?.finish(LIMIT)?.success()?;
     // The server goes on for ever; dropping it ends it.
@@ -130,7 +147,7 @@ const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
 /// The interpreter that Debian's modules are for.
 const PYTHON: &str = "/usr/bin/python3";
 
-fn pyverbs(name: &str, skips_max: usize) -> Verdict {
+fn pyverbs(name: &str, skips_max: usize, over_a_window: bool) -> Verdict {
     if !Path::new(PYVERBS_TESTS).is_dir() {
         return skip("python3-pyverbs is not installed; scripts/setup test");
     }
@@ -142,10 +159,20 @@ fn pyverbs(name: &str, skips_max: usize) -> Verdict {
         PYVERBS_TESTS,
     ]);
     run(copy, dir.path(), "copy", LIMIT)?.success()?;
+    let mut options = Vec::new();
+    if over_a_window {
+        let window = dir.path().join("window");
+        let mut create = command(find_sluice()?);
+        create.args(["window", "create"]).arg(&window);
+        create.args(["--size", "64M", "--hosts", "8"]);
+        run(create, dir.path(), "create", LIMIT)?.success()?;
+        let device = format!("window:{}", window.display());
+        options.extend(["--device".to_owned(), device]);
+    }
     let mut tests = Stage::new()?.verbs(
         PYTHON,
         &["tests/run_tests.py", "--dev", "sluice0", name],
-        &[],
+        &options,
     )?;
     tests
         .current_dir(dir.path())

@@ -3,6 +3,7 @@
 use libtest_mimic::Trial;
 use sluice_tests::net::free_port;
 use sluice_tests::suite::{Verdict, trial};
+use sluice_tests::verbs::cm;
 
 use crate::stage::{LIMIT, Stage};
 
@@ -42,18 +43,18 @@ const CASES: &[Case] = &[
     ),
     (
         "ib_write_lat",
-        ("ib_write_lat", &["-R", "-F", "-n", "1000"]),
-        ("ib_write_lat", &["-R", "-F", "-n", "1000", "127.0.0.1"]),
+        ("ib_write_lat", &["-R", "-n", "1000"]),
+        ("ib_write_lat", &["-R", "-n", "1000", "127.0.0.1"]),
     ),
     (
         "ib_send_bw",
-        ("ib_send_bw", &["-R", "-F", "-n", "1000"]),
-        ("ib_send_bw", &["-R", "-F", "-n", "1000", "127.0.0.1"]),
+        ("ib_send_bw", &["-R", "-n", "1000"]),
+        ("ib_send_bw", &["-R", "-n", "1000", "127.0.0.1"]),
     ),
     (
         "ib_read_bw",
-        ("ib_read_bw", &["-R", "-F", "-n", "1000"]),
-        ("ib_read_bw", &["-R", "-F", "-n", "1000", "127.0.0.1"]),
+        ("ib_read_bw", &["-R", "-n", "1000"]),
+        ("ib_read_bw", &["-R", "-n", "1000", "127.0.0.1"]),
     ),
 ];
 
@@ -72,6 +73,6 @@ fn meet(server: Program, client: Program) -> Verdict {
     let with_port = |arguments: &[&'static str]| [&["-p", port.as_str()], arguments].concat();
     let mut job = stage.start(server.0, &with_port(server.1))?;
     stage.until_success(client.0, &with_port(client.1), &[], &mut job)?;
-    job.finish(LIMIT)?.success()?;
+    cm::success(job.finish(LIMIT)?)?;
     Ok(())
 }

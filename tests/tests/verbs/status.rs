@@ -12,7 +12,7 @@ use serde_json::Value;
 use sluice_tests::job::{Job, Outcome, command, find_program, run};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::net::{free_port, is_listening};
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, eventually, fail, skip, trial};
 
 use crate::stage::{LIMIT, Stage};
 
@@ -125,6 +125,14 @@ impl Meeting {
         found.map_or_else(|| fail(outcome.describe()), |text| Ok(text.to_owned()))
     }
 
+    /// The same, as soon as it has that.
+    fn await_doctor(&mut self, wanted: &str) -> Verdict {
+        eventually(LIMIT, || {
+            let doctor = self.doctor()?;
+            ensure(doctor.contains(wanted), || doctor)
+        })
+    }
+
     /// The names that processes have in the directory.
     fn names(&self) -> BTreeSet<String> {
         let entries = fs::read_dir(self.place.join("sluice-verbs"));
@@ -179,32 +187,34 @@ fn perftest() -> Verdict {
         peers.iter().any(|peer| *peer == pid)
     };
     ensure(is_peer(&busy, server_pid), || busy.to_string())?;
-    let other = meeting.of(server_pid)?.unwrap_or(Value::Null);
-    ensure(is_peer(&other, client_pid), || other.to_string())?;
+    meeting.await_of(server_pid, "its peer", |of| is_peer(of, client_pid))?;
     // It counts while nobody but the program touches the queue pair.
     let before = device(&busy)["send_bytes"].as_u64();
     meeting.await_of(client_pid, "going on", |process| {
         device(process)["send_bytes"].as_u64() > before
     })?;
 
-    let table = meeting.sluice(&["status", "--wide"])?.success()?;
-    let line = |pid: u32| {
-        let text = table.text();
-        let mut lines = text.lines().map(str::to_owned);
-        let own = move |line: &String| line.split_whitespace().next() == Some(&pid.to_string());
-        lines.find(own).unwrap_or_default()
-    };
-    for pid in [server_pid, client_pid] {
-        let line = line(pid);
-        let says = |part| line.contains(part);
-        ensure(
-            says("ib_write_bw") && says("sluice0 shared memory") && says("1 RT"),
-            || table.describe(),
-        )?;
-    }
-    let doctor = meeting.doctor()?;
+    // Whoever gets no processor does not answer in time.
+    eventually(LIMIT, || {
+        let table = meeting.sluice(&["status", "--wide"])?.success()?;
+        let line = |pid: u32| {
+            let text = table.text();
+            let mut lines = text.lines().map(str::to_owned);
+            let own = move |line: &String| line.split_whitespace().next() == Some(&pid.to_string());
+            lines.find(own).unwrap_or_default()
+        };
+        for pid in [server_pid, client_pid] {
+            let line = line(pid);
+            let says = |part| line.contains(part);
+            ensure(
+                says("ib_write_bw") && says("sluice0 shared memory") && says("1 RT"),
+                || table.describe(),
+            )?;
+        }
+        Ok(())
+    })?;
     let named = format!("ib_write_bw[{client_pid}] sluice0 by shared memory, 1 RTS");
-    ensure(doctor.contains(&named), || doctor.clone())?;
+    meeting.await_doctor(&named)?;
 
     // One that is killed is not listed, and no error either.
     client.signal(Signal::KILL)?;
@@ -274,9 +284,11 @@ fn roce_udp() -> Verdict {
         found.to_string()
     })?;
     ensure(found["same_network"] == false, || found.to_string())?;
-    let table = meeting.sluice(&["status", "--wide"])?.success()?;
-    ensure(table.text().contains("other network namespace"), || {
-        table.describe()
+    eventually(LIMIT, || {
+        let table = meeting.sluice(&["status", "--wide"])?.success()?;
+        ensure(table.text().contains("other network namespace"), || {
+            table.describe()
+        })
     })
 }
 
@@ -287,9 +299,7 @@ fn stopped() -> Verdict {
     watch.signal(Signal::STOP)?;
     // The signal is on its way when the call returns.
     meeting.await_of(watch.id(), "stopped", |it| it["state"] == "stopped")?;
-    let doctor = meeting.doctor()?;
-    let named = format!("[{}] is stopped", watch.id());
-    ensure(doctor.contains(&named), || doctor.clone())?;
+    meeting.await_doctor(&format!("[{}] is stopped", watch.id()))?;
     watch.signal(Signal::CONT)?;
     meeting.await_of(watch.id(), "answering", |it| it["state"] == "answers")?;
     Ok(())
@@ -409,8 +419,7 @@ fn hundred() -> Verdict {
         })?;
         std::thread::sleep(Duration::from_millis(200));
     }
-    let doctor = meeting.doctor()?;
-    ensure(doctor.contains("more"), || doctor)
+    meeting.await_doctor("more")
 }
 
 /// What another program of the same user, or with root's eyes of any, puts beside them.
@@ -426,6 +435,5 @@ fn hostile_names() -> Verdict {
     // Of a stream, which verbs programs do not have, with nobody to accept.
     let _silent = std::os::unix::net::UnixListener::bind(name(5))?;
     meeting.await_of(watch.id(), "answering", |it| it["state"] == "answers")?;
-    let doctor = meeting.doctor()?;
-    ensure(doctor.contains(&format!("[{}]", watch.id())), || doctor)
+    meeting.await_doctor(&format!("[{}]", watch.id()))
 }

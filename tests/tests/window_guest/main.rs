@@ -16,7 +16,7 @@ use sluice_tests::programs::redis::Redis;
 use sluice_tests::stream::{self, Ends, Kill, Transfer};
 use sluice_tests::suite::{self, Verdict, trial};
 
-use stage::{LIMIT, PLACES, Place};
+use stage::{LIMIT, PLACES, Place, Stage};
 
 const CONNECTIONS: usize = 3;
 const RECORDS: u32 = 1500;
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         trials.push(trial(name, move || redis(server)));
     }
     trials.extend(verbs::trials());
+    trials.push(trial("two-guests", two_guests));
     // Behind the others: they have the guest that it ends.
     trials.push(trial("guest-killed", guest_killed));
     let conclusion = suite::run(trials, 1);
@@ -52,35 +53,62 @@ fn transfer(records: u32) -> Transfer {
 /// knows nothing of who has the memory mapped under the other.
 fn stream(server: Place, kill: Kill) -> Verdict {
     let stage = stage::borrow()?;
-    let before = stage.lane_bytes()?;
-    let run = || {
-        let ends = stage.flow(server, transfer(kill.records(RECORDS)))?;
-        ends.judge(kill, LIMIT)
-    };
     if kill == Kill::Nobody {
-        repeat_until(LIMIT, run, || stage.require_lane_bytes_since(before))?;
-        stage.require_direct()?;
-    } else {
-        run()?;
+        complete(&stage, server, Place::Host)?;
+        return stage.await_all_back();
     }
+    let ends = stage.flow(server, transfer(kill.records(RECORDS)))?;
+    ends.judge(kill, LIMIT)?;
     stage.await_all_back()
 }
 
+/// Every byte comes, and bytes that programs of `counted` have had went by direct lanes.
+fn complete(stage: &Stage, server: Place, counted: Place) -> Verdict {
+    let (before, ways) = (stage.lane_bytes(counted)?, stage.ways(counted)?);
+    let run = || {
+        let ends = stage.flow(server, transfer(RECORDS))?;
+        ends.check_complete(LIMIT)
+    };
+    let went_by_a_lane = || stage.require_lane_bytes_since(counted, before);
+    repeat_until(LIMIT, run, went_by_a_lane)?;
+    stage.require_direct_since(counted, ways)
+}
+
 fn redis(server: Place) -> Verdict {
-    let redis = Redis::find()?;
     let stage = stage::borrow()?;
-    let before = stage.lane_bytes()?;
-    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
-    let at = SocketAddr::new(stage.address(server), PORT);
-    let command = stage.program(server, &redis.server);
-    let job = redis.serve(command, any, stage.dir(), LIMIT)?;
-    let client = server.other();
-    let start = |program: &std::path::Path| stage.program(client, program);
-    redis.exercise(start, at, stage.address(client), stage.dir(), LIMIT)?;
-    let _ = job.stop(LIMIT)?;
-    stage.require_lane_bytes_since(before)?;
-    stage.require_direct()?;
+    redis_at(&stage, server, Place::Host)?;
     stage.await_all_back()
+}
+
+fn redis_at(stage: &Stage, server: Place, counted: Place) -> Verdict {
+    let redis = Redis::find()?;
+    let (before, ways) = (stage.lane_bytes(counted)?, stage.ways(counted)?);
+    let client = server.other();
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    let at = SocketAddr::new(stage.address_seen(server, client), PORT);
+    let seen = stage.address_seen(client, server);
+    // One run may be over before the first lane, where a sluiced gets no processor.
+    let run = || {
+        let command = stage.program(server, &redis.server);
+        let job = redis.serve(command, any, stage.dir(), LIMIT)?;
+        let start = |program: &std::path::Path| stage.program(client, program);
+        redis.exercise(start, at, seen, stage.dir(), LIMIT)?;
+        job.stop(LIMIT).map(drop)
+    };
+    let went_by_a_lane = || stage.require_lane_bytes_since(counted, before);
+    repeat_until(LIMIT, run, went_by_a_lane)?;
+    stage.require_direct_since(counted, ways)
+}
+
+/// Two guests of one host, each with a kernel of its own: sockets by direct lanes, and verbs.
+fn two_guests() -> Verdict {
+    let mut stage = stage::borrow()?;
+    stage.boot_second()?;
+    complete(&stage, Place::Second, Place::Second)?;
+    redis_at(&stage, Place::Second, Place::Second)?;
+    stage.await_all_back()?;
+    verbs::both(&stage, "ib_send_bw", &["-n", "200"], Place::Second)?;
+    verbs::both(&stage, "ib_atomic_lat", &["-n", "100"], Place::Second)
 }
 
 /// The machine is switched off in the middle: what the host's program got is an exact prefix. Another one that
@@ -97,10 +125,5 @@ fn guest_killed() -> Verdict {
     let _ = client.finish(LIMIT)?;
     let _ = server.signal(Signal::KILL);
     let _ = server.finish(LIMIT)?;
-    let before = stage.lane_bytes()?;
-    let run = || {
-        let ends = stage.flow(Place::Guest, transfer(RECORDS))?;
-        ends.check_complete(LIMIT)
-    };
-    repeat_until(LIMIT, run, || stage.require_lane_bytes_since(before))
+    complete(&stage, Place::Guest, Place::Host)
 }

@@ -1,4 +1,4 @@
-//! A host, a guest, and the window that they share.
+//! A host, a guest, and the window that they share; and a second guest in it, with a cable to the first.
 
 use std::cell::OnceCell;
 use std::fs::{self, Permissions};
@@ -19,10 +19,11 @@ use sluice_tests::stats;
 use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail};
 use sluice_tests::verbs::cm::{self, PortSpace};
+use sluice_tests::verbs::{PATIENT, without_clock};
 use tempfile::TempDir;
 
 /// For one program, of which one end is emulated.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub const LIMIT: Duration = Duration::from_secs(150);
 
 const CONTROL_PORT: u16 = 4797;
 const KEY: &str = "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c592";
@@ -31,14 +32,18 @@ const KEY: &str = "5d41402abc4b2a76b9719d911017c5925d41402abc4b2a76b9719d911017c
 pub enum Place {
     Host,
     Guest,
+    /// Another one, whose peer is the first.
+    Second,
 }
 
+/// Those that are there from the start.
 pub const PLACES: [Place; 2] = [Place::Host, Place::Guest];
 
 impl Place {
+    /// With whom its programs talk.
     pub fn other(self) -> Place {
         match self {
-            Place::Host => Place::Guest,
+            Place::Host | Place::Second => Place::Guest,
             Place::Guest => Place::Host,
         }
     }
@@ -47,9 +52,24 @@ impl Place {
         match self {
             Place::Host => "host",
             Place::Guest => "guest",
+            Place::Second => "second",
         }
     }
 }
+
+/// What a daemon says of one that it takes for dead.
+const SILENT: &str = "gives no sign of life";
+
+/// Bytes by the fabric, sent and received, and how often a daemon was taken for dead.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways {
+    by_fabric: [Option<u64>; 2],
+    silences: usize,
+}
+
+/// The cable of the two guests, at each end.
+const CABLE: &str = "eth1";
+const CABLE_BITS: u32 = 24;
 
 /// Where the guest has the device of the daemons' window, and that of verbs programs, on its PCI bus.
 const SOCKETS_AT: &str = "10";
@@ -66,6 +86,8 @@ pub struct Stage {
     daemons: Vec<(Place, Job)>,
     guest: Option<Guest>,
     host: Host,
+    /// The second guest, and what its own cable ends in.
+    second: Option<(Guest, Host)>,
     /// The program of [`Stage::flow`], once it is there.
     stream: OnceCell<PathBuf>,
     _server: Job,
@@ -107,6 +129,46 @@ pub fn dismiss() {
     *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
+/// A guest that has both memories, and an end of the cable between guests.
+fn boot(dir: &TempDir, host: &mut Host, place: Place) -> Verdict<Guest> {
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let chardev = format!("socket,path={},id=window", path("window.sock"));
+    let memory = format!(
+        "memory-backend-file,id=verbs,share=on,size={VERBS_BYTES},mem-path={}",
+        path("verbs")
+    );
+    let doorbell = format!("ivshmem-doorbell,vectors=2,chardev=window,addr={SOCKETS_AT}");
+    let plain = format!("ivshmem-plain,memdev=verbs,addr={VERBS_AT}");
+    let (server, mac) = match place {
+        Place::Second => ("off", "52:54:00:45:00:02"),
+        _ => ("on", "52:54:00:45:00:01"),
+    };
+    let cable = format!(
+        "stream,id=between,server={server},addr.type=unix,addr.path={}",
+        path("cable")
+    );
+    let card = format!("virtio-net-pci,netdev=between,romfile=,mac={mac}");
+    let more = [
+        ["-chardev", &chardev],
+        ["-object", &memory],
+        ["-device", &doorbell],
+        ["-device", &plain],
+        ["-netdev", &cable],
+        ["-device", &card],
+    ];
+    let more: Vec<String> = more.concat().into_iter().map(str::to_owned).collect();
+    // Of the guest that was there before.
+    if place == Place::Guest {
+        let _ = fs::remove_file(path("cable"));
+    }
+    Guest::boot_with(host, Settings::default(), &more)
+}
+
+/// A guest's address on the cable between guests.
+fn cable_address(place: Place) -> Ipv4Addr {
+    Ipv4Addr::new(10, 47, 0, if place == Place::Second { 2 } else { 1 })
+}
+
 impl Stage {
     fn new() -> Verdict<Stage> {
         let dir = tempfile::Builder::new()
@@ -116,7 +178,7 @@ impl Stage {
         let socket = dir.path().join("window.sock");
         let mut serve = job::command(&sluice);
         serve.args(["window", "serve"]).arg(&socket);
-        serve.args(["--size", "128M", "--hosts", "3"]);
+        serve.args(["--size", "128M", "--hosts", "4"]);
         let mut server = Job::start(serve, dir.path(), "window")?;
         server.await_ready(LIMIT, "serve", || socket.exists())?;
         let mut create = job::command(&sluice);
@@ -134,13 +196,15 @@ impl Stage {
             daemons: Vec::new(),
             guest: None,
             host,
+            second: None,
             stream: OnceCell::new(),
             _server: server,
             sluice,
             boots: 0,
             dir,
         };
-        stage.boot()?;
+        stage.guest = Some(boot(&stage.dir, &mut stage.host, Place::Guest)?);
+        stage.boots = 1;
         // The library writes to a file that is there.
         fs::write(stage.path("stats"), "")?;
         fs::write(stage.path("key"), KEY)?;
@@ -150,47 +214,51 @@ impl Stage {
         Ok(stage)
     }
 
-    fn boot(&mut self) -> Verdict {
-        let chardev = format!(
-            "socket,path={},id=window",
-            self.path("window.sock").display()
-        );
-        let memory = format!(
-            "memory-backend-file,id=verbs,share=on,size={VERBS_BYTES},mem-path={}",
-            self.path("verbs").display()
-        );
-        let doorbell = format!("ivshmem-doorbell,vectors=2,chardev=window,addr={SOCKETS_AT}");
-        let plain = format!("ivshmem-plain,memdev=verbs,addr={VERBS_AT}");
-        let devices = ["-device", &doorbell, "-device", &plain];
-        let more = ["-chardev", &chardev, "-object", &memory];
-        let more = more.into_iter().chain(devices).map(str::to_owned);
-        let more: Vec<String> = more.collect();
-        self.guest = Some(Guest::boot_with(
-            &mut self.host,
-            Settings::default(),
-            &more,
-        )?);
-        self.boots += 1;
-        Ok(())
-    }
-
     /// Starts the guest's daemon, and waits until both hosts have found each other, by their session and in the
     /// window.
     fn join(&mut self) -> Verdict {
-        // The kernel's own RoCEv2 has the port of ours.
-        let free = "rdma link del rxe0; rmmod rdma_rxe; mkdir -m 700 /run/meeting";
-        self.guest()?.shell(&self.host, free)?;
+        self.prepare(Place::Guest)?;
         self.start(Place::Guest, &resource(SOCKETS_AT))?;
-        for place in PLACES {
-            let other = place.other().name();
+        self.await_each_other(Place::Host, Place::Guest)
+    }
+
+    /// What a guest needs before its daemon starts.
+    fn prepare(&self, place: Place) -> Verdict {
+        let address = cable_address(place);
+        // The kernel's own RoCEv2 has the port of ours.
+        let script = format!(
+            "rdma link del rxe0; rmmod rdma_rxe; mkdir -m 700 /run/meeting; >/run/stats
+             ip link set {CABLE} up; ip addr add {address}/{CABLE_BITS} dev {CABLE}"
+        );
+        let (guest, host) = self.guest(place)?;
+        guest.shell(host, &script)?;
+        Ok(())
+    }
+
+    fn await_each_other(&self, one: Place, other: Place) -> Verdict {
+        for (place, other) in [(one, other), (other, one)] {
             let is_there = || {
                 let window = self.window(place).unwrap_or_default();
                 let peers = window["peers"].as_array();
-                Ok(peers.is_some_and(|it| it.contains(&Value::from(other))))
+                Ok(peers.is_some_and(|it| it.contains(&Value::from(other.name()))))
             };
             ensure(wait_until(LIMIT, is_there)?, || self.describe())?;
         }
         Ok(())
+    }
+
+    /// Boots the second guest, whose daemon joins the first one's.
+    pub fn boot_second(&mut self) -> Verdict {
+        let addresses = (
+            Ipv4Addr::new(10, 45, 1, 1),
+            Ipv6Addr::new(0xfd45, 0, 0, 1, 0, 0, 0, 1),
+        );
+        let mut host = Host::new(self.dir(), "beside", addresses)?;
+        let guest = boot(&self.dir, &mut host, Place::Second)?;
+        self.second = Some((guest, host));
+        self.prepare(Place::Second)?;
+        self.start(Place::Second, &resource(SOCKETS_AT))?;
+        self.await_each_other(Place::Second, Place::Guest)
     }
 
     /// Switches the guest off, as a host that dies does, and boots another one.
@@ -198,14 +266,17 @@ impl Stage {
         self.guest = None;
         self.host.ip("link del tap0")?;
         self.daemons.retain(|(place, _)| *place == Place::Host);
-        self.boot()?;
+        self.guest = Some(boot(&self.dir, &mut self.host, Place::Guest)?);
+        self.boots += 1;
         self.join()
     }
 
-    fn guest(&self) -> Verdict<&Guest> {
-        match &self.guest {
-            Some(guest) => Ok(guest),
-            None => fail("there is no guest"),
+    /// A guest, and the host at the other end of its own cable.
+    fn guest(&self, place: Place) -> Verdict<(&Guest, &Host)> {
+        match (place, &self.guest, &self.second) {
+            (Place::Guest, Some(guest), _) => Ok((guest, &self.host)),
+            (Place::Second, _, Some((guest, host))) => Ok((guest, host)),
+            _ => fail("there is no such guest"),
         }
     }
 
@@ -224,6 +295,15 @@ impl Stage {
                 .wrapping_add(1)
                 .to_be_bytes()
                 .into(),
+            Place::Second => cable_address(place).into(),
+        }
+    }
+
+    /// As its peer sees it.
+    pub fn address_seen(&self, place: Place, by: Place) -> IpAddr {
+        match (place, by) {
+            (Place::Guest, Place::Second) => cable_address(place).into(),
+            _ => self.address(place),
         }
     }
 
@@ -231,31 +311,40 @@ impl Stage {
     fn file(&self, place: Place, name: &str) -> PathBuf {
         match place {
             Place::Host => self.path(&format!("host.{name}")),
-            Place::Guest => self.path(&format!("guest-{}.{name}", self.boots)),
+            _ => self.path(&format!("{}-{}.{name}", place.name(), self.boots)),
         }
     }
 
     fn command(&self, place: Place, program: &Path) -> Verdict<Command> {
         let mut command = match place {
             Place::Host => self.host.command(program),
-            Place::Guest => self.guest()?.command(&self.host, program),
+            _ => {
+                let (guest, host) = self.guest(place)?;
+                guest.command(host, program)
+            }
         };
         command.current_dir("/");
         Ok(command)
     }
 
     fn start(&mut self, place: Place, window: &str) -> Verdict {
-        let (name, other) = (place.name(), place.other());
-        let text = format!(
-            "[daemon]\nname = \"{name}\"\nlisten = [\"{}:{CONTROL_PORT}\"]\npsk_file = {:?}\n\
+        let name = place.name();
+        let mut text = format!(
+            "[daemon]\nname = \"{name}\"\nlisten = [\"0.0.0.0:{CONTROL_PORT}\"]\npsk_file = {:?}\n\
              [fabric]\ndevice = \"roce-udp\"\n\
-             [[peer]]\nname = \"{}\"\ncontrol = \"{}:{CONTROL_PORT}\"\n\
              [[window]]\npath = {window:?}\nusers = [\"root\"]\n",
-            self.address(place),
             self.path("key"),
-            other.name(),
-            self.address(other),
         );
+        let peers: &[Place] = match place {
+            Place::Guest => &[Place::Host, Place::Second],
+            _ => &[Place::Guest],
+        };
+        for peer in peers {
+            let at = self.address_seen(*peer, place);
+            let name = peer.name();
+            let control = format!("{at}:{CONTROL_PORT}");
+            text += &format!("[[peer]]\nname = \"{name}\"\ncontrol = \"{control}\"\n");
+        }
         let config = self.file(place, "toml");
         fs::write(&config, text)?;
         let mut command = self.command(place, &self.sluice.with_file_name("sluiced"))?;
@@ -298,22 +387,33 @@ impl Stage {
         let program = program.display().to_string();
         let command = self.sluice(place, &["run", "--", &program]);
         let mut command = command.unwrap_or_else(|_| Command::new("false"));
-        if place == Place::Host {
-            command.env("SLUICE_STATS_FILE", self.path("stats"));
-        }
+        command.env("SLUICE_STATS_FILE", self.stats_file(place));
         command
+    }
+
+    /// What programs of a place have counted; in a guest it is its own file.
+    fn stats_file(&self, place: Place) -> PathBuf {
+        match place {
+            Place::Host => self.path("stats"),
+            _ => PathBuf::from("/run/stats"),
+        }
     }
 
     /// A verbs program there.
     pub fn start_verbs(&self, place: Place, program: &Path, words: &[&str]) -> Verdict<Job> {
         let window = match place {
             Place::Host => self.path("verbs").display().to_string(),
-            Place::Guest => resource(VERBS_AT),
+            _ => resource(VERBS_AT),
         };
         let mut command = self.command(place, &self.sluice)?;
         command.args(["verbs", "--device", &format!("window:{window}"), "--"]);
-        command.arg(program).args(words);
+        command
+            .arg(program)
+            .args(without_clock(program))
+            .args(words);
         command.env("XDG_RUNTIME_DIR", self.runtime(place));
+        let (name, value) = PATIENT;
+        command.env(name, value);
         Job::start(command, self.dir(), &format!("verbs-{}", place.name()))
     }
 
@@ -321,7 +421,7 @@ impl Stage {
     fn runtime(&self, place: Place) -> PathBuf {
         match place {
             Place::Host => self.host.runtime().to_owned(),
-            Place::Guest => PathBuf::from("/run/meeting"),
+            _ => PathBuf::from("/run/meeting"),
         }
     }
 
@@ -330,9 +430,10 @@ impl Stage {
         let runtime = self.runtime(place);
         match place {
             Place::Host => Ok(cm::listens(&runtime, PortSpace::Tcp, port)),
-            Place::Guest => {
+            _ => {
                 let list = format!("ls {}/sluice-verbs", runtime.display());
-                let names = self.guest()?.shell(&self.host, &list)?;
+                let (guest, host) = self.guest(place)?;
+                let names = guest.shell(host, &list)?;
                 Ok(names
                     .lines()
                     .any(|name| cm::is_listener(name, PortSpace::Tcp, port)))
@@ -349,9 +450,9 @@ impl Stage {
     ) -> Verdict {
         match place {
             Place::Host => self.host.await_listener(server, protocol, port, LIMIT),
-            Place::Guest => {
-                let guest = self.guest()?;
-                guest.await_listener(&self.host, server, protocol, port, LIMIT)
+            _ => {
+                let (guest, host) = self.guest(place)?;
+                guest.await_listener(host, server, protocol, port, LIMIT)
             }
         }
     }
@@ -364,7 +465,7 @@ impl Stage {
                 self.stream.get_or_init(|| binary)
             }
         };
-        let address = self.address(server);
+        let address = self.address_seen(server, server.other());
         let command = |place| {
             let mut command = self.program(place, binary);
             stream::meet_at(&mut command, address);
@@ -373,29 +474,49 @@ impl Stage {
         transfer.start(command(server), command(server.other()), self.dir(), LIMIT)
     }
 
-    /// Bytes that ended programs of the host have had by lanes.
-    pub fn lane_bytes(&self) -> Verdict<u64> {
-        Ok(stats::read(&self.path("stats"))?.lane_bytes())
+    /// Bytes that ended programs of a place, the host or the second guest, have had by lanes.
+    pub fn lane_bytes(&self, place: Place) -> Verdict<u64> {
+        let mut file = self.stats_file(place);
+        if place != Place::Host {
+            let (guest, host) = self.guest(place)?;
+            let text = guest.shell(host, &format!("cat {}", file.display()))?;
+            file = self.path("stats-of-the-guest");
+            fs::write(&file, text)?;
+        }
+        Ok(stats::read(&file)?.lane_bytes())
     }
 
     /// Fails unless there are more than so many.
-    pub fn require_lane_bytes_since(&self, before: u64) -> Verdict {
-        ensure(self.lane_bytes()? > before, || {
+    pub fn require_lane_bytes_since(&self, place: Place, before: u64) -> Verdict {
+        ensure(self.lane_bytes(place)? > before, || {
             format!("no byte went by a ring\n{}", self.describe())
         })
     }
 
-    /// Fails if bytes went by the fabric.
-    pub fn require_direct(&self) -> Verdict {
-        let mut status = self.status(Place::Host)?;
+    /// By which way bytes of the place go: for [`Stage::require_direct_since`].
+    pub fn ways(&self, place: Place) -> Verdict<Ways> {
+        let mut status = self.status(place)?;
         let peer = status["fabric"]["peers"][0].take();
         let bytes = ["sent_bytes", "received_bytes"].map(|name| peer[name].as_u64());
-        ensure(bytes == [Some(0); 2], || {
-            format!("bytes by the fabric: {bytes:?}")
+        let said = |job: &Job| job.stderr_so_far().matches(SILENT).count();
+        Ok(Ways {
+            by_fabric: bytes,
+            silences: self.daemons.iter().map(|(_, job)| said(job)).sum(),
         })
     }
 
-    /// Waits until so many connections are in the window.
+    /// Fails if bytes of the place went by the fabric since, as they do when a daemon has stood still for three
+    /// seconds, and is dead for the other one.
+    pub fn require_direct_since(&self, place: Place, before: Ways) -> Verdict {
+        let now = self.ways(place)?;
+        let is_known = now.by_fabric.iter().all(Option::is_some);
+        let is_direct = now.by_fabric == before.by_fabric || now.silences > before.silences;
+        ensure(is_known && is_direct, || {
+            format!("bytes by the fabric: {before:?}, then {now:?}")
+        })
+    }
+
+    /// Waits until so many connections of the host are in the window.
     pub fn await_lanes(&self, count: u64) -> Verdict {
         let has = || {
             let window = self.window(Place::Host).unwrap_or_default();
@@ -406,15 +527,16 @@ impl Stage {
 
     /// Waits until nothing is lent: all programs are gone.
     pub fn await_all_back(&self) -> Verdict {
+        let all = || self.daemons.iter().map(|(place, _)| *place);
         let are_back = || {
             let is_back = |place| {
                 let window = self.window(place).unwrap_or_default();
                 window["lanes"] == 0 && window["lent_bytes"] == 0
             };
-            Ok(PLACES.into_iter().all(is_back))
+            Ok(all().all(is_back))
         };
         ensure(wait_until(LIMIT, are_back)?, || {
-            let windows = PLACES.map(|place| self.window(place));
+            let windows: Vec<_> = all().map(|place| self.window(place)).collect();
             format!("{windows:?}\n{}", self.describe())
         })
     }

@@ -1,11 +1,15 @@
 //! RDMA between a program of the guest and one of its host, whose memory is the file behind the device.
 
+use std::fs;
+use std::path::Path;
+
 use libtest_mimic::Trial;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::programs::require;
-use sluice_tests::suite::{Verdict, trial};
+use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::verbs::{cm, finish_both};
 
-use crate::stage::{self, LIMIT, PLACES, Place};
+use crate::stage::{self, LIMIT, PLACES, Place, Stage};
 
 const PORT: u16 = 18_515;
 
@@ -38,10 +42,41 @@ pub fn trials() -> Vec<Trial> {
     for (program, words) in PROGRAMS {
         for server in PLACES {
             let name = format!("{program}/{server:?}-serves").to_lowercase();
-            trials.push(trial(name, move || both(program, words, server)));
+            trials.push(trial(name, move || {
+                let stage = stage::borrow()?;
+                both(&stage, program, words, server)
+            }));
         }
     }
+    for server in PLACES {
+        let name = format!("pyverbs/{server:?}-serves").to_lowercase();
+        trials.push(trial(name, move || pyverbs(server)));
+    }
     trials
+}
+
+/// SENDs, WRITEs, READs and atomics of a program of pyverbs, which looks at what they bring.
+fn pyverbs(place: Place) -> Verdict {
+    /// The interpreter that Debian's modules are for.
+    const PYTHON: &str = "/usr/bin/python3";
+    if !Path::new("/usr/lib/python3/dist-packages/pyverbs").is_dir() {
+        return skip("python3-pyverbs is not installed; scripts/setup test");
+    }
+    let stage = stage::borrow()?;
+    let (port, address) = (PORT.to_string(), stage.address(place).to_string());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/apps/scripts/verbs_pair.py");
+    let python = Path::new(PYTHON);
+    let mut server = stage.start_verbs(place, python, &[script, "serve", &port])?;
+    stage.await_listener(place, &mut server, Protocol::Tcp, PORT)?;
+    let words = [script, "ask", &port, &address];
+    let client = stage.start_verbs(place.other(), python, &words)?;
+    let said = [server.stdout_path(), client.stdout_path()].map(Path::to_owned);
+    finish_both([server, client], LIMIT)?;
+    for file in said {
+        let text = fs::read_to_string(file)?;
+        ensure(text.contains("all as it should be"), || text.clone())?;
+    }
+    Ok(())
 }
 
 fn by_cm(program: &str, words: &[&str], ends: [&str; 2], place: Place) -> Verdict {
@@ -65,23 +100,21 @@ fn by_cm(program: &str, words: &[&str], ends: [&str; 2], place: Place) -> Verdic
         stage.is_cm_listening(place, PORT).unwrap_or(false)
     })?;
     let client = stage.start_verbs(place.other(), &path, &client)?;
-    client.finish(LIMIT)?.success()?;
-    server.finish(LIMIT)?.success()?;
+    cm::success(client.finish(LIMIT)?)?;
+    cm::success(server.finish(LIMIT)?)?;
     Ok(())
 }
 
 /// A server at one place, and its client at the other one once it listens.
-fn both(program: &str, words: &[&str], place: Place) -> Verdict {
+pub fn both(stage: &Stage, program: &str, words: &[&str], place: Place) -> Verdict {
     let path = require(program)?;
-    let stage = stage::borrow()?;
-    let (port, address) = (PORT.to_string(), stage.address(place).to_string());
+    let address = stage.address_seen(place, place.other()).to_string();
+    let port = PORT.to_string();
     let mut all = vec!["-p", &port];
     all.extend(words);
     let mut server = stage.start_verbs(place, &path, &all)?;
     stage.await_listener(place, &mut server, Protocol::Tcp, PORT)?;
     all.push(&address);
     let client = stage.start_verbs(place.other(), &path, &all)?;
-    client.finish(LIMIT)?.success()?;
-    server.finish(LIMIT)?.success()?;
-    Ok(())
+    finish_both([server, client], LIMIT)
 }

@@ -1,59 +1,28 @@
 //! A guest with devices of one window, and the server of that.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use sluice_tests::guest::machine::Machine;
 use sluice_tests::guest::module::{self, Kernel, guest_folder, kernel_folder};
+pub use sluice_tests::guest::window::Server;
 use sluice_tests::job::{command, find_program};
-use sluice_tests::lab::find_sluice;
 use sluice_tests::suite::{Verdict, fail, skip};
 
 use crate::build;
 use crate::sure;
 
 /// From switching it on to its own end.
-const GUEST_LIMIT: Duration = Duration::from_secs(200);
+const GUEST_LIMIT: Duration = Duration::from_secs(400);
 pub const HOSTS: u32 = 3;
 /// What the guest loads for its file system.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// `sluice window serve`.
-pub struct Server {
-    child: Child,
-    pub socket: PathBuf,
-}
-
-impl Server {
-    pub fn start(place: &Path) -> Verdict<Server> {
-        let socket = place.join("window.sock");
-        let mut serve = command(find_sluice()?);
-        serve.args(["window", "serve"]).arg(&socket);
-        serve.args(["--size", "4M", "--hosts", &HOSTS.to_string()]);
-        serve.stdout(Stdio::piped());
-        let mut child = serve.spawn()?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            let mut reader = BufReader::new(stdout);
-            reader.read_line(&mut line)?;
-            // It goes on to say how many peers there are.
-            std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-        }
-        let server = Server { child, socket };
-        sure(server.socket.exists(), line)?;
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Errors say that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A server of the window that all trials have.
+pub fn serve(place: &Path) -> Verdict<Server> {
+    Server::start(place, "4M", HOSTS)
 }
 
 /// What scripts are written in.
@@ -118,6 +87,28 @@ pub struct Extra {
     /// For its script.
     pub prelude: String,
     pub outside: Option<Outside>,
+    pub cable: Option<Cable>,
+}
+
+/// A cable between two guests: sockets of the machines at its ends, whichever comes first.
+pub struct Cable {
+    pub own: PathBuf,
+    pub others: PathBuf,
+    /// The last byte of the card's address.
+    pub number: u8,
+}
+
+impl Cable {
+    fn plug(&self, machine: &mut Command) {
+        let (own, others) = (self.own.display(), self.others.display());
+        machine.arg("-netdev").arg(format!(
+            "dgram,id=cable,local.type=unix,local.path={own},remote.type=unix,remote.path={others}"
+        ));
+        machine.arg("-device").arg(format!(
+            "virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:46:00:{:02x}",
+            self.number
+        ));
+    }
 }
 
 /// What a guest has instead of devices of a server: one without doorbells over a file, and a network
@@ -132,6 +123,7 @@ pub struct Outside {
 pub struct Guest {
     machine: Machine,
     started: Instant,
+    limit: Duration,
     /// Its image.
     _place: tempfile::TempDir,
 }
@@ -166,14 +158,24 @@ impl Guest {
         let script = format!("set -e\n{script}");
         let image = place.path().join("image");
         fs::write(&image, module::image(&modules, &agent, &prelude, &script)?)?;
+        let mut machine = machine(&qemu, kernel, &image, server);
+        if let Some(cable) = &extra.cable {
+            cable.plug(&mut machine);
+        }
         Ok(Guest {
             machine: Machine::start(match &extra.outside {
-                Some(outside) => beside(machine(&qemu, kernel, &image, server), outside)?,
-                None => machine(&qemu, kernel, &image, server),
+                Some(outside) => beside(machine, outside)?,
+                None => machine,
             })?,
             started: Instant::now(),
+            limit: GUEST_LIMIT,
             _place: place,
         })
+    }
+
+    /// It has so much more than others.
+    pub fn more_time(&mut self, more: Duration) {
+        self.limit += more;
     }
 
     /// Calls `step` until the guest is over or `step` says that it is enough.
@@ -183,12 +185,39 @@ impl Guest {
             if enough {
                 return Ok(());
             }
-            if self.started.elapsed() > GUEST_LIMIT {
+            if self.started.elapsed() > self.limit {
                 return fail(format!("the guest did not end\n{}", self.console()));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// Runs it to its end beside `server`, which is switched off when this one says "under=way". What this one has said.
+    pub fn outlive(mut self, server: Guest) -> Verdict<String> {
+        let mut server = Some(server);
+        let ran = self.run(|machine| {
+            if machine.console().contains("under=way") {
+                server = None;
+            }
+            if let Some(server) = &mut server {
+                server.ensure_runs()?;
+            }
+            Ok(false)
+        });
+        ran.map_err(|problem| {
+            problem.with(|| server.as_ref().map_or_else(String::new, Guest::console))
+        })?;
+        self.finish()
+    }
+
+    /// Fails where it has ended by itself.
+    pub fn ensure_runs(&mut self) -> Verdict {
+        let ended = self.machine.poll()?;
+        sure(
+            ended.is_none(),
+            format!("a guest ended\n{}", self.console()),
+        )
     }
 
     pub fn console(&self) -> String {
@@ -203,8 +232,9 @@ impl Guest {
             && !console.contains("Call Trace");
         sure(well, format!("the script failed\n{console}"))?;
         for line in console.lines().filter(|line| line.contains("dmesg: ")) {
-            // That nobody signed the module, and what the host outside did.
+            // That nobody signed the module, what the host outside did, and SMC of its devices.
             let known = [
+                "smc: ",
                 "taint",
                 "signature",
                 "said what cannot be",

@@ -13,7 +13,7 @@ use sluice_window::link::Ended;
 use sluice_window::{Out, View};
 
 use crate::build;
-use crate::guest::{Extra, Guest, HOSTS, Server};
+use crate::guest::{Extra, Guest, HOSTS, serve};
 use crate::host::{Heard, Host};
 use crate::sure;
 
@@ -470,7 +470,7 @@ fn killed_and_whole() -> Verdict {
         Kernel::find("bookworm")?,
         Kernel::find("bookworm-backports")?,
     );
-    let server = Server::start(place.path())?;
+    let server = serve(place.path())?;
     let mut partner = Partner::new(&server.socket)?;
     partner.turns.push_back(Turn::Whole(u32::MAX));
     let mut first = Guest::boot(
@@ -555,7 +555,7 @@ echo unloaded=20
 fn short(suite: &'static str) -> Verdict {
     let place = tempfile::tempdir()?;
     let kernel = Kernel::find(suite)?;
-    let server = Server::start(place.path())?;
+    let server = serve(place.path())?;
     let mut partner = Partner::new(&server.socket)?;
     partner.turns = [Turn::Whole(100)].into();
     let script = "load\n$USER echo $DEVICE\n$USER pieces $DEVICE\n$USER attack $DEVICE\n\

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use sluice_sys::mapping::{Access, Mapping};
 use sluice_tests::suite::{Verdict, fail};
-use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold};
+use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold, SILENCE_NS};
 use sluice_window::ivshmem::Client;
 use sluice_window::layout::Pair;
 use sluice_window::link::{Ended, Event, Link};
 use sluice_window::mailbox::{MESSAGE_BYTES_MAX, Sent};
 use sluice_window::region::{Region, RegionView};
+
+use crate::build::SILENCE_S;
 
 const CLAIM_LIMIT: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,8 @@ pub struct Host {
     started: Instant,
     beat_due_ns: u64,
     client: Client,
+    /// Messages stay in its mailboxes.
+    pub is_deaf: bool,
 }
 
 impl Host {
@@ -56,7 +60,7 @@ impl Host {
         let started = Instant::now();
         let mut claim = Claim::new(generation, "test", None);
         let hold = loop {
-            if let Claimed::Held(hold) = claim.poll(region, started.elapsed().as_nanos() as u64) {
+            if let Claimed::Held(hold) = claim.poll(region, slow_ns(started)) {
                 break hold;
             }
             if started.elapsed() > CLAIM_LIMIT {
@@ -72,6 +76,7 @@ impl Host {
             started,
             beat_due_ns: 0,
             client,
+            is_deaf: false,
         };
         for peer in 0..region.header().geometry.hosts() {
             if peer != host.slot() {
@@ -117,6 +122,7 @@ impl Host {
         while let Ok(Some(_)) = self.client.change() {}
         let view = self.view();
         let now_ns = self.started.elapsed().as_nanos() as u64;
+        let slow_ns = slow_ns(self.started);
         let beat = now_ns >= self.beat_due_ns;
         if beat {
             self.beat_due_ns = now_ns + BEAT_NS;
@@ -130,7 +136,7 @@ impl Host {
             if beat {
                 link.beat(&view);
             }
-            while let Some(event) = link.poll(&view, now_ns) {
+            while let Some(event) = link.poll(&view, slow_ns) {
                 match event {
                     Event::Up { .. } => heard.push(Heard::Up(*peer)),
                     Event::Down(why) => {
@@ -143,7 +149,7 @@ impl Host {
                 }
             }
             let mut buffer = [0; MESSAGE_BYTES_MAX];
-            while link.is_up() {
+            while link.is_up() && !self.is_deaf {
                 match link.receiver.receive(&view, &mut buffer) {
                     Ok(Some((kind, bytes))) => {
                         heard.push(Heard::Message(*peer, kind, bytes.to_vec()));
@@ -178,6 +184,12 @@ impl Host {
             _ => Ok(false),
         }
     }
+}
+
+/// A clock by which others are dead when they are to the modules.
+fn slow_ns(started: Instant) -> u64 {
+    let real_ns = started.elapsed().as_nanos() as u64;
+    real_ns / SILENCE_S * (SILENCE_NS / 1_000_000_000)
 }
 
 /// A word that is neither 0 nor all ones.

@@ -25,7 +25,7 @@ enum Lie {
     Nobody,
 }
 
-const MESSAGE_LIES: usize = 15;
+const MESSAGE_LIES: usize = 18;
 const CHANNEL_LIES: usize = 11;
 
 pub struct Liar {
@@ -118,6 +118,10 @@ impl Liar {
             (READY, &[0, 1]),
             (READY, &[]),
             (0x5600_0004, &[0, 0]),
+            // Management datagrams of other lengths.
+            (0x5600_0003, &[0; 2]),
+            (0x5600_0003, &[0; 35]),
+            (0x5600_0003, &[0; 37]),
         ];
         match number.checked_sub(lies.len()) {
             None => {

@@ -3,13 +3,19 @@
 
 mod build;
 mod channel;
+mod ends;
 mod guest;
 mod guests;
 mod host;
 mod liar;
+mod libraries;
 mod outsider;
 mod protocol;
 mod rdma;
+mod smc;
+mod stranger;
+mod strangers;
+mod users;
 mod victim;
 
 use std::process::ExitCode;
@@ -26,6 +32,11 @@ fn main() -> ExitCode {
     trials.extend(channel::trials());
     trials.extend(guests::trials());
     trials.extend(rdma::trials());
+    trials.extend(strangers::trials());
+    trials.extend(ends::trials());
+    trials.extend(users::trials());
+    trials.extend(smc::trials());
+    trials.extend(libraries::trials());
     // One at a time: an emulated machine can use every core.
     suite::run(trials, 1).exit_code()
 }

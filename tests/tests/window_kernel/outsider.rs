@@ -1,5 +1,6 @@
 //! A host outside that joins a guest's kernel in verbs as it should, for tests that go on from there.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use sluice_tests::suite::Verdict;
@@ -19,9 +20,18 @@ pub const RING_BYTES: u64 = 64 * 1024;
 const TAIL: u64 = 0;
 const HEAD: u64 = 64;
 
-/// It, and its channel with the first kernel that it finds.
+/// What another host has said of itself.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    bell: Option<u16>,
+    lent: Option<(u64, u64)>,
+}
+
+/// It, and its channel with the first kernel that it finds, or another one.
 pub struct Outsider {
     host: Host,
+    /// All with whom it has links.
+    known: BTreeMap<u32, Known>,
     peer: Option<u32>,
     bell: Option<u16>,
     /// What the kernel has lent: where, and the ring's bytes.
@@ -43,6 +53,7 @@ impl Outsider {
     pub fn new(socket: &Path) -> Verdict<Outsider> {
         Ok(Outsider {
             host: Host::join(socket)?,
+            known: BTreeMap::new(),
             peer: None,
             bell: None,
             borrowed: None,
@@ -90,37 +101,66 @@ impl Outsider {
         (self.tail, self.head) = (0, 0);
     }
 
+    /// The channel is with this one from now on, if there is a link.
+    pub fn turn_to(&mut self, peer: u32) -> bool {
+        let Some(known) = self.known.get(&peer).copied() else {
+            return false;
+        };
+        if self.peer != Some(peer) {
+            self.forget();
+            self.peer = Some(peer);
+            (self.bell, self.borrowed) = (known.bell, known.lent);
+        }
+        true
+    }
+
+    /// Whether it takes no message from its mailboxes.
+    pub fn be_deaf(&mut self, is_deaf: bool) {
+        self.host.is_deaf = is_deaf;
+    }
+
     pub fn step(&mut self) -> Verdict<Change> {
         let mut change = Change::None;
         for heard in self.host.step()? {
             match heard {
-                Heard::Up(peer) if self.peer.is_none() => {
-                    self.forget();
-                    self.peer = Some(peer);
-                }
-                Heard::Down(peer, _) if self.peer == Some(peer) => {
-                    change = Change::Down;
-                    self.forget();
-                }
-                Heard::Message(peer, kind, bytes) if self.peer == Some(peer) => {
-                    let word = |at: usize| {
-                        let mut word = [0; 8];
-                        if let Some(there) = bytes.get(at..at + 8) {
-                            word.copy_from_slice(there);
-                        }
-                        u64::from_le_bytes(word)
-                    };
-                    match kind {
-                        BELL => self.bell = Some(word(0) as u16),
-                        LEND => self.borrowed = Some((word(0), word(8))),
-                        READY => self.ready = true,
-                        _ => {}
+                Heard::Up(peer) => {
+                    self.known.insert(peer, Known::default());
+                    if self.peer.is_none() {
+                        self.forget();
+                        self.peer = Some(peer);
                     }
                 }
-                _ => {}
+                Heard::Down(peer, _) => {
+                    self.known.remove(&peer);
+                    if self.peer == Some(peer) {
+                        change = Change::Down;
+                        self.forget();
+                    }
+                }
+                Heard::Message(peer, kind, bytes) => self.heard(peer, kind, &bytes),
             }
         }
         Ok(change)
+    }
+
+    fn heard(&mut self, peer: u32, kind: u32, bytes: &[u8]) {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            if let Some(there) = bytes.get(at..at + 8) {
+                word.copy_from_slice(there);
+            }
+            u64::from_le_bytes(word)
+        };
+        let known = self.known.entry(peer).or_default();
+        match kind {
+            BELL => known.bell = Some(word(0) as u16),
+            LEND => known.lent = Some((word(0), word(8))),
+            _ => {}
+        }
+        if self.peer == Some(peer) {
+            (self.bell, self.borrowed) = (known.bell, known.lent);
+            self.ready |= kind == READY;
+        }
     }
 
     /// Says what an honest host does. Whether there is a channel.
@@ -141,10 +181,17 @@ impl Outsider {
 
     pub fn tell(&mut self, kind: u32, words: &[u64]) -> Verdict {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let Some(peer) = self.peer else { return Ok(()) };
-        sure(self.host.send(peer, kind, &bytes)?, "no room")?;
+        sure(self.peer.is_none() || self.mail(kind, &bytes)?, "no room")
+    }
+
+    /// False: there is no room.
+    pub fn mail(&mut self, kind: u32, bytes: &[u8]) -> Verdict<bool> {
+        let Some(peer) = self.peer else {
+            return Ok(false);
+        };
+        let sent = self.host.send(peer, kind, bytes)?;
         self.ring();
-        Ok(())
+        Ok(sent)
     }
 
     fn ring(&mut self) {

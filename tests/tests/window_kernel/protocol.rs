@@ -2,6 +2,7 @@
 //! finds, hears and mistrusts the other.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
@@ -10,7 +11,7 @@ use sluice_tests::guest::module::{kernel_folder, program};
 use sluice_tests::job::command;
 use sluice_tests::random::Random;
 use sluice_tests::suite::{Verdict, fail, trial};
-use sluice_window::claim::{Claim, Claimed, Hold, SETTLE_NS, SILENCE_NS, Table, Word};
+use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold, SETTLE_NS, SILENCE_NS, Table, Word};
 use sluice_window::layout::{MAILBOX_BYTES, Pair};
 use sluice_window::link::{Ended, Event, Link};
 use sluice_window::mailbox::{MESSAGE_BYTES_MAX, Sent};
@@ -31,6 +32,9 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(format!("protocol/ends/{kind}"), move || ends(kind)));
         trials.push(trial(format!("protocol/lost_words/{kind}"), move || {
             lost_words(kind)
+        }));
+        trials.push(trial(format!("protocol/lost_answers/{kind}"), move || {
+            lost_answers(kind)
         }));
         trials.push(trial(format!("protocol/claims/{kind}"), move || {
             claims(kind)
@@ -139,6 +143,17 @@ impl Both {
 
     fn view(&self) -> RegionView<'static> {
         self.region.view(1)
+    }
+
+    /// The program of C looks at the link four times a second, and hears nothing, until so late; `between` is done before
+    /// each look.
+    fn c_watches(&mut self, times: Range<u64>, mut between: impl FnMut()) -> Verdict {
+        for now_ns in times.step_by(BEAT_NS as usize) {
+            self.c.expect(&format!("time {now_ns}"), "ok")?;
+            between();
+            self.c.expect("poll 1", "nothing")?;
+        }
+        Ok(())
     }
 
     /// A link from both ends, up.
@@ -290,23 +305,37 @@ fn ends(kind: Kind) -> Verdict {
 
     let mut link = both.link(6)?;
     let start = SECOND_NS + SETTLE_NS;
-    both.c
-        .expect(&format!("time {}", start + SILENCE_NS - 1), "ok")?;
+    both.c_watches(start..start + SILENCE_NS, || ())?;
     link.beat(&view);
-    both.c.expect("poll 1", "nothing")?;
-    both.c
-        .expect(&format!("time {}", start + 2 * SILENCE_NS), "ok")?;
+    // All stands still for long; what nobody has watched is no silence.
+    let late = start + 100 * SILENCE_NS;
+    both.c_watches(late..late + SILENCE_NS, || ())?;
+    link.beat(&view);
+    both.c_watches(late + SILENCE_NS..late + 2 * SILENCE_NS, || ())?;
+    let end = late + 2 * SILENCE_NS;
+    both.c.expect(&format!("time {end}"), "ok")?;
     both.c.expect("poll 1", "silent")?;
 
     let mut link = both.link(7)?;
-    let down = link.poll(&view, SILENCE_NS);
+    let mut watch = |times: Range<u64>| {
+        let mut looks = times.step_by(BEAT_NS as usize);
+        looks.find_map(|now_ns| link.poll(&view, now_ns))
+    };
+    let late = 100 * SILENCE_NS;
+    let none = [watch(0..SILENCE_NS / 2), watch(late..late + SILENCE_NS / 4)];
+    sure(none == [None, None], format!("{none:?}"))?;
+    let down = watch(late + SILENCE_NS / 4..late + SILENCE_NS);
     sure(
         down == Some(Event::Down(Ended::Silent)),
         format!("{down:?}"),
     )?;
     let mut link = both.link(8)?;
-    both.c.expect("pulse 1", "ok")?;
-    sure(link.poll(&view, SILENCE_NS).is_none(), "it has beaten")?;
+    for now_ns in (0..2 * SILENCE_NS).step_by(SILENCE_NS as usize / 2) {
+        both.c.expect("pulse 1", "ok")?;
+        for now_ns in (now_ns..now_ns + SILENCE_NS / 2).step_by(BEAT_NS as usize) {
+            sure(link.poll(&view, now_ns).is_none(), "it has beaten")?;
+        }
+    }
 
     let _link = both.link(9)?;
     for word in 0..3 {
@@ -345,6 +374,44 @@ fn lost_words(kind: Kind) -> Verdict {
     both.c.expect("receive 1", "7 6162")
 }
 
+/// One is up, and what it said is lost: it says nothing again, and the other one calls anew.
+fn lost_answers(kind: Kind) -> Verdict {
+    let mut both = Both::seated(kind)?;
+    let view = both.view();
+    let theirs = both.region.view(0);
+    both.c.expect("begin 1", "ok")?;
+    let mut link = Link::new(Pair::new(1, 0), 1, &view);
+    both.c.expect("poll 1", "nothing")?;
+    let up = link.poll(&view, 0);
+    sure(matches!(up, Some(Event::Up { .. })), format!("{up:?}"))?;
+    (0..3).for_each(|word| view.say(Pair::new(1, 0).hello_out(word), u64::MAX));
+    both.c.expect("poll 1", "nothing")?;
+    // A peer that lives for so long.
+    let start = SECOND_NS + SETTLE_NS;
+    both.c_watches(start..start + SILENCE_NS + 1, || link.beat(&view))?;
+    let down = link.poll(&view, 0);
+    let replaced = Some(Event::Down(Ended::Replaced));
+    sure(down == replaced, format!("{down:?}"))?;
+
+    let mut link = Link::new(Pair::new(1, 0), 2, &view);
+    both.c.expect("poll 1", "nothing")?;
+    sure(link.poll(&view, 0).is_some(), "it is not up")?;
+    both.c.expect("poll 1", "up")?;
+    let mut link = Link::new(Pair::new(1, 0), 3, &view);
+    both.c.expect("poll 1", "replaced")?;
+    both.c.expect("begin 1", "ok")?;
+    sure(link.poll(&view, 0).is_none(), "an answer of before")?;
+    both.c.expect("poll 1", "up")?;
+    (0..3).for_each(|word| theirs.say(Pair::new(0, 1).hello_out(word), u64::MAX));
+    sure(link.poll(&view, 0).is_none(), "what is lost")?;
+    for late in (0..=SILENCE_NS).step_by(BEAT_NS as usize) {
+        both.c.expect("poll 1", "nothing")?;
+        both.c.expect("pulse 1", "ok")?;
+        sure(link.poll(&view, late).is_none(), "what is lost")?;
+    }
+    both.c.expect("poll 1", "replaced")
+}
+
 /// Slots of the dead are taken over, in both directions, and those of the living are not.
 fn claims(kind: Kind) -> Verdict {
     let mut both = Both::seated(kind)?;
@@ -352,18 +419,25 @@ fn claims(kind: Kind) -> Verdict {
     let (mut second, ready) = start(&both.program, &both.place.path().join("window"))?;
     sure(ready == "ready", ready)?;
     second.expect("claim late", "wait")?;
-    second.expect(&format!("time {}", SECOND_NS + SILENCE_NS - 1), "ok")?;
+    // Neither who stood still himself takes a slot, nor who has not watched for long enough.
+    let start = SECOND_NS + 100 * SILENCE_NS;
+    second.expect(&format!("time {start}"), "ok")?;
     second.expect("again", "wait")?;
+    both.c.expect("beat", "ok")?;
     // The crate's host lives, the other one does not.
     let Some(hold) = &mut both.hold else {
         return fail("no slot");
     };
-    sure(hold.beat(both.region).is_ok(), "the crate's slot")?;
-    second.expect(&format!("time {}", SECOND_NS + SILENCE_NS), "ok")?;
+    for now_ns in (start..start + SILENCE_NS).step_by(BEAT_NS as usize) {
+        second.expect(&format!("time {now_ns}"), "ok")?;
+        sure(hold.beat(both.region).is_ok(), "the crate's slot")?;
+        second.expect("again", "wait")?;
+    }
+    let end = start + SILENCE_NS;
+    second.expect(&format!("time {end}"), "ok")?;
     let mut answer = second.ask("again")?;
     if answer == "wait" {
-        let later = SECOND_NS + SILENCE_NS + SETTLE_NS;
-        second.expect(&format!("time {later}"), "ok")?;
+        second.expect(&format!("time {}", end + SETTLE_NS), "ok")?;
         answer = second.ask("again")?;
     }
     sure(answer == "claimed 0", answer)?;

@@ -9,7 +9,7 @@ use sluice_transport_window::frame::{Frame, What, flag};
 use crate::outsider::{Change, Outsider};
 
 /// How many it knows.
-const LIES: u32 = 21;
+const LIES: u32 = 28;
 /// Both ends' first packet numbers.
 const PSN: u32 = 0xff_fff0;
 /// Of what the victim asks for.
@@ -25,18 +25,19 @@ mod opcode {
     pub const SEND_WITH_INVALIDATE: u16 = 9;
 }
 
-/// What the victim says of itself.
+/// What a victim says of itself.
 #[derive(Clone, Copy, Debug)]
-struct Victim {
-    number: u32,
-    qpn: u32,
-    addr: u64,
-    rkey: u32,
+pub struct Victim {
+    pub number: u32,
+    pub qpn: u32,
+    pub addr: u64,
+    pub rkey: u32,
 }
 
 impl Victim {
-    fn parse(line: &str) -> Option<Victim> {
-        let mut words = line.strip_prefix("victim ")?.split(' ');
+    /// Behind the name of its program.
+    pub fn parse(line: &str, name: &str) -> Option<Victim> {
+        let mut words = line.strip_prefix(name)?.split(' ');
         let victim = Victim {
             number: words.next()?.parse().ok()?,
             qpn: words.next()?.parse().ok()?,
@@ -104,7 +105,7 @@ impl FarEnd {
         let whole = console.rfind('\n').map_or("", |end| &console[..end]);
         let found = whole
             .lines()
-            .filter_map(|line| Victim::parse(line.trim_end()))
+            .filter_map(|line| Victim::parse(line.trim_end(), "victim "))
             .find(|victim| victim.number == self.next);
         if let Some(victim) = found {
             self.next += 1;
@@ -178,7 +179,7 @@ impl FarEnd {
                 self.send(of(opcode::SEND, 100), 50);
                 self.send(more(of(opcode::SEND, 100)), 0);
             }
-            4 => self.send(of(opcode::FETCH_AND_ADD, 1), 0),
+            4 => self.send(of(opcode::FETCH_AND_ADD, 1), 8),
             5 => self.send(of(opcode::SEND_WITH_INVALIDATE, 0), 0),
             6 => self.send(of(0xffff, 0), 0),
             7 => self.send(of(opcode::READ, 8), 8),
@@ -217,6 +218,34 @@ impl FarEnd {
                 self.send(Frame { flags: 0, ..good }, 100);
                 self.send(more(good), 100);
                 self.send(good, 100);
+            }
+            21 => {
+                for _ in 0..3 {
+                    self.send(of(opcode::FETCH_AND_ADD, 1), 0);
+                }
+                let psn = (PSN + 1) & 0xff_ffff;
+                let good = of(opcode::SEND, LENGTH);
+                self.send(Frame { psn, ..good }, 100);
+            }
+            22 => {
+                let addr = victim.addr + 4;
+                let add = of(opcode::FETCH_AND_ADD, 1);
+                self.send(Frame { addr, ..add }, 0);
+            }
+            23 => {
+                let addr = victim.addr + MEMORY_BYTES;
+                let add = of(opcode::FETCH_AND_ADD, 1);
+                self.send(Frame { addr, ..add }, 0);
+            }
+            24 => {
+                // Behind bytes that this host does not take, so none of them is answered.
+                let read = of(opcode::READ, MEMORY_BYTES);
+                self.send(read, 0);
+                for psn in 1..200 {
+                    let add = of(opcode::FETCH_AND_ADD, 1);
+                    let psn = (PSN + psn) & 0xff_ffff;
+                    self.send(Frame { psn, ..add }, 0);
+                }
             }
             _ => {}
         }
@@ -284,6 +313,9 @@ impl FarEnd {
                 );
             }
             20 => self.send(data(0), 100),
+            25 => self.send(well, 0),
+            26 => self.send(data(0), 16),
+            27 => self.send(data(0), 0),
             _ => {}
         }
     }

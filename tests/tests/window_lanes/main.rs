@@ -118,7 +118,10 @@ fn nobody() -> Verdict {
 fn churn() -> Verdict {
     // Room for all of them in one host's slot: half a MiB each.
     let stage = Stage::with(&["root"], "1G")?;
-    Churn::start(&stage.two, 500, 4, false)?.end(&stage.two, LIMIT)?;
+    // All of it may be over before the first lane if sluiced gets no processor.
+    stage.two.run_until_ring_bytes(|| {
+        Churn::start(&stage.two, 2_000, 4, false)?.end(&stage.two, LIMIT)
+    })?;
     stage.require_direct()?;
     stage.await_all_back()
 }
@@ -206,7 +209,9 @@ fn scribbler() -> Verdict {
 
 fn redis() -> Verdict {
     let stage = Stage::new(&["root"])?;
-    between::redis(&stage.two)?;
+    stage
+        .two
+        .run_until_ring_bytes(|| between::redis(&stage.two))?;
     stage.require_direct()?;
     stage.await_all_back()
 }
@@ -231,7 +236,7 @@ fn iperf() -> Verdict {
             let job = two.start_program(command, "iperf3")?;
             job.finish(LIMIT)?.success()
         };
-        iperf::received(&iperf::run(client)?)?;
+        two.run_until_ring_bytes(|| iperf::received(&iperf::run(client)?).map(drop))?;
     }
     let _ = server.stop(LIMIT)?;
     stage.require_direct()?;

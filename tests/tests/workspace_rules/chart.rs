@@ -64,15 +64,29 @@ fn cells(line: &str) -> Vec<&str> {
     inner.split('|').map(str::trim).collect()
 }
 
-#[test]
-fn the_chart_is_made_of_the_figures() {
-    let script = root().join("bench/chart");
+/// That what a script of `bench` draws is of its figures.
+fn check(script: &str) {
     // scripts/setup installs it.
     let mut check = Command::new("python3");
-    let output = check.arg(script).arg("--check").output();
+    let output = check.arg(root().join(script)).arg("--check").output();
     let output = output.expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn the_tables_and_plots_of_the_card_are_made_of_its_figures() {
+    check("bench/nic");
+}
+
+#[test]
+fn the_tables_of_the_kernels_device_are_made_of_its_figures() {
+    check("bench/kernel");
+}
+
+#[test]
+fn the_chart_is_made_of_the_figures() {
+    check("bench/chart");
     assert!(read("README.md").contains("](docs/results.svg)"));
 }
 

@@ -371,7 +371,7 @@ fn only_the_command_makes_certificates_and_draws() {
     );
     let command = linked(&["sluice-cli"]);
     assert!(
-        has(&command, "rcgen v") && has(&command, "ratatui v"),
+        has(&command, "rcgen v") && has(&command, "ratatui v") && has(&command, "h2 v"),
         "{command}"
     );
     let lean = linked(&["sluice-cli", "--no-default-features"]);
@@ -379,4 +379,6 @@ fn only_the_command_makes_certificates_and_draws() {
         has(&lean, "rustls v") && !has(&lean, "rcgen v") && !has(&lean, "ratatui v"),
         "{lean}"
     );
+    assert!(!has(&lean, "h2 v") && !has(&lean, "tokio v"), "{lean}");
+    assert!(!has(&daemon, "tokio v"), "{daemon}");
 }

@@ -161,6 +161,7 @@ fn faults(object: &Value) -> Faults {
         "Pod" => Some("io.k8s.api.core.v1.Pod"),
         "ConfigMap" => Some("io.k8s.api.core.v1.ConfigMap"),
         "Namespace" => Some("io.k8s.api.core.v1.Namespace"),
+        "Service" => Some("io.k8s.api.core.v1.Service"),
         _ => None,
     };
     if let Some(name) = ours {

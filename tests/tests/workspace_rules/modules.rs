@@ -16,6 +16,8 @@ use syn::{Attribute, Item, UseTree};
 
 /// The names of modules, from the crate's root on.
 type Name = Vec<String>;
+/// Which modules of a folder each of them names.
+pub type Arrows = BTreeMap<String, BTreeSet<String>>;
 
 #[derive(Default)]
 struct Crate {
@@ -37,16 +39,33 @@ pub fn circles(root_file: &Path) -> Vec<String> {
     modules.circles()
 }
 
+/// Whom the modules of a crate's root name, each of them.
+pub fn arrows(root_file: &Path) -> Arrows {
+    let mut modules = Crate::default();
+    modules.read(root_file, &root_file.with_file_name(""), &Vec::new());
+    modules.root_arrows()
+}
+
 /// The same of a crate that is written in one file.
 #[cfg(test)]
+pub fn arrows_of(text: &str) -> Arrows {
+    Crate::of(text).root_arrows()
+}
+
+#[cfg(test)]
 fn circles_of(text: &str) -> Vec<String> {
-    let mut modules = Crate::default();
-    let file = syn::parse_file(text).expect("the text is Rust");
-    modules.items(&file.items, (Path::new(""), Path::new("")), &Vec::new());
-    modules.circles()
+    Crate::of(text).circles()
 }
 
 impl Crate {
+    #[cfg(test)]
+    fn of(text: &str) -> Self {
+        let mut modules = Self::default();
+        let file = syn::parse_file(text).expect("the text is Rust");
+        modules.items(&file.items, (Path::new(""), Path::new("")), &Vec::new());
+        modules
+    }
+
     fn read(&mut self, file: &Path, folder: &Path, module: &Name) {
         let text = fs::read_to_string(file).unwrap_or_else(|error| {
             panic!("{}: {error}", file.display());
@@ -200,8 +219,9 @@ impl Crate {
         path
     }
 
-    fn circles(&self) -> Vec<String> {
-        let mut arrows: BTreeMap<Name, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    /// The arrows between the modules of each folder.
+    fn arrows(&self) -> BTreeMap<Name, Arrows> {
+        let mut arrows: BTreeMap<Name, Arrows> = BTreeMap::new();
         for (from, paths) in &self.named {
             for path in paths {
                 let to = self.module_of(path);
@@ -216,8 +236,23 @@ impl Crate {
                 }
             }
         }
+        arrows
+    }
+
+    /// Those of the root, whose modules are all in it.
+    fn root_arrows(&self) -> Arrows {
+        let mut arrows = self.arrows().remove(&Name::new()).unwrap_or_default();
+        for module in self.named.keys() {
+            if let [name] = module.as_slice() {
+                arrows.entry(name.clone()).or_default();
+            }
+        }
+        arrows
+    }
+
+    fn circles(&self) -> Vec<String> {
         let mut circles = Vec::new();
-        for (folder, arrows) in &arrows {
+        for (folder, arrows) in &self.arrows() {
             let folder = match folder.is_empty() {
                 true => "crate".to_string(),
                 false => folder.join("::"),
@@ -231,7 +266,7 @@ impl Crate {
 }
 
 /// The sets of more than one module that reach one another.
-fn circles_among(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
+fn circles_among(arrows: &Arrows) -> Vec<Vec<String>> {
     let reach: BTreeMap<&String, BTreeSet<&String>> = arrows
         .keys()
         .map(|start| {
@@ -327,7 +362,7 @@ fn is_colon(token: Option<&TokenTree>) -> bool {
 }
 
 /// `#[cfg(test)]`, alone or within `all(…)`, and `#[test]`. What is left out of test builds counts.
-fn for_tests(attributes: &[Attribute]) -> bool {
+pub(super) fn for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let text: String = attribute
             .to_token_stream()
@@ -341,7 +376,7 @@ fn for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-fn attributes(item: &Item) -> Option<&[Attribute]> {
+pub(super) fn attributes(item: &Item) -> Option<&[Attribute]> {
     Some(match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

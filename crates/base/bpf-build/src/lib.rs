@@ -42,12 +42,14 @@ pub fn compile(source: &str, headers: &[&str], programs: &[(&str, &str)]) {
             !code.is_empty() && code.len().is_multiple_of(INSTRUCTION_BYTES),
             "the section of {name} holds no instructions"
         );
-        let instructions = out.join(name).with_extension("insns");
-        fs::write(&instructions, code).expect("the instructions can be written");
+        let instructions = format!("{name}.insns");
+        fs::write(out.join(&instructions), code).expect("the instructions can be written");
         let mut maps = String::new();
         for (at, map) in elf.relocations(section) {
             write!(maps, "({}, {map:?}), ", at / INSTRUCTION_BYTES).expect("memory");
         }
+        // Beside the file that includes it: with a path of this machine in that one, debug information, which has a sum
+        // of each source, would differ from machine to machine.
         let text = format!(
             "::sluice_sys::bpf::Code {{ instructions: include_bytes!({instructions:?}), \
              maps: &[{maps}] }}\n"

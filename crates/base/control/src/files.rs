@@ -12,6 +12,8 @@ pub const LIBDIR_VARIABLE: &str = "SLUICE_LIBDIR";
 pub const LIBRARY: &str = "libsluice_preload.so";
 /// The file name of the daemon.
 pub const DAEMON: &str = "sluiced";
+/// The file name of the program that becomes a static one, with the library in its process.
+pub const STATIC: &str = "sluice-static";
 
 /// Why a file of the installation cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -28,10 +28,10 @@ pub const HEADER_BYTES: usize = 8;
 pub mod hello_fd {
     /// A page whose first word sluiced sets to 1 after it has sent something; needs
     /// `F_SEAL_SHRINK`.
-    pub const MAILBOX: usize = 0;
+    pub const EVENT_FLAG: usize = 0;
     /// Sleep counters for peers to read; needs `F_SEAL_SHRINK`, `F_SEAL_GROW` and
     /// `F_SEAL_FUTURE_WRITE`.
-    pub const BOARD: usize = 1;
+    pub const PARKING: usize = 1;
     /// The end table, for `sluice status`; the same seals.
     pub const END_TABLE: usize = 2;
     /// How many there are.

@@ -234,6 +234,8 @@ mod tests {
         fn new(name: &str) -> Scratch {
             let path =
                 std::env::temp_dir().join(format!("sluice-paths-{name}-{}", std::process::id()));
+            // What is left of a process of this number that was killed.
+            let _ = fs::remove_dir_all(&path);
             fs::create_dir(&path).unwrap();
             Scratch(path)
         }

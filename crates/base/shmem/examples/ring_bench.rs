@@ -8,12 +8,12 @@
 #![allow(unsafe_code)]
 
 use sluice_shmem::Producer;
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
-use sluice_shmem::direction::Direction;
+use sluice_shmem::direction::{Direction, Words};
 use sluice_shmem::geometry::Geometry;
 use sluice_shmem::handover::Receiver;
 use sluice_shmem::mapping::{Access, Mapping};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::memfd;
 use std::hint::spin_loop;
 use std::time::Instant;
@@ -30,14 +30,14 @@ struct End {
     incoming: Direction,
     producer: Producer,
     receiver: Receiver,
-    board: Board,
+    parking: ParkingTable,
 }
 
 impl End {
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             assert!(
-                self.outgoing.begin_write(Some(self.board)),
+                self.outgoing.begin_write(Some(self.parking)),
                 "nobody sleeps here"
             );
             let room = self.producer.room(&self.outgoing, bytes.len()).unwrap();
@@ -94,13 +94,13 @@ struct Side {
 }
 
 impl Side {
-    fn new(chunk: Chunk, board: Board, side: u32) -> Self {
+    fn new(chunk: Chunk, parking: ParkingTable, side: u32) -> Self {
         let end = |lane| End {
             outgoing: chunk.direction(lane, side),
             incoming: chunk.direction(lane, 1 - side),
             producer: Producer::default(),
             receiver: Receiver::default(),
-            board,
+            parking,
         };
         Self {
             chunk,
@@ -142,12 +142,12 @@ fn between_processes(
 ) -> Sample {
     let geometry = Geometry::new(lanes, ring_bytes as u32).expect("a possible chunk");
     let chunk_memory = shared_memory(geometry.chunk_bytes() as usize);
-    let board_memory = shared_memory(BOARD_BYTES);
+    let parking_memory = shared_memory(PARKING_BYTES);
     // SAFETY: both stay mapped until the views are gone, at the end of this function.
-    let (chunk, board) = unsafe {
+    let (chunk, parking) = unsafe {
         (
             Chunk::from_raw(chunk_memory.base(), geometry),
-            Board::from_raw(board_memory.base()),
+            ParkingTable::from_raw(parking_memory.base()),
         )
     };
     for lane in 0..lanes {
@@ -162,13 +162,13 @@ fn between_processes(
         // SAFETY: plain system calls.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         pin_to(1);
-        far(&mut Side::new(chunk, board, 1));
+        far(&mut Side::new(chunk, parking, 1));
         // SAFETY: leaves without running the parent's destructors.
         unsafe { libc::_exit(0) };
     }
     pin_to(0);
     let before = involuntary_switches();
-    let figure = near(&mut Side::new(chunk, board, 0));
+    let figure = near(&mut Side::new(chunk, parking, 0));
     let mut status = 0;
     // SAFETY: our own child.
     unsafe { libc::waitpid(child, &mut status, 0) };

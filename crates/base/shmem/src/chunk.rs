@@ -15,7 +15,7 @@ pub struct Chunk {
 
 // SAFETY: a chunk is an address and its shape; access goes through `Direction` and `Ready`.
 unsafe impl Send for Chunk {}
-// SAFETY: as above.
+// SAFETY: a chunk never changes; what it gives out, `Direction` and `Ready`, threads may share.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {

@@ -1,14 +1,19 @@
 //! One direction of a lane: the words that its two ends exchange, and the handshake that
-//! keeps a sender from writing to a ring whose reader sleeps (docs/decisions/0001).
+//! keeps a sender from writing to a ring whose reader sleeps (docs/decisions/0001). Everybody may read
+//! the words; [`handover`](crate::handover) writes them.
 #![allow(unsafe_code)]
 
-use crate::board::Board;
+mod words;
+
+pub use words::Words;
+
+use crate::parking::ParkingTable;
 use crate::ready::{Ready, ReadyLine};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use core::ptr::NonNull;
 
 /// Written by the sender, read by the receiver. All of it lies in one cache line: a line of its
-/// own for the intent was not faster between two pollers, and one more to fetch for each lane.
+/// own for the busy flag was not faster between two pollers, and one more to fetch for each lane.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct SenderLine {
@@ -17,8 +22,8 @@ pub struct SenderLine {
     /// Positions below this one that the receiver has not reached yet were skipped.
     pub(crate) base: AtomicU64,
     /// Bytes of this direction that went by TCP before the current ring segment.
-    pub(crate) mark: AtomicU64,
-    /// Bytes of this direction that were given to the kernel, in the count of `mark`; only where
+    pub(crate) switch_offset: AtomicU64,
+    /// Bytes of this direction that were given to the kernel, in the count of `switch_offset`; only where
     /// the receiver is sluiced, for a reader on another host.
     tcp_sent: AtomicU64,
     /// When the last write to the ring began, and the last one to the socket, on the sender's
@@ -28,7 +33,7 @@ pub struct SenderLine {
     /// [`Mode`] of the bytes that come after everything published.
     pub(crate) mode: AtomicU32,
     /// Not zero while the sender decides and copies.
-    pub(crate) intent: AtomicU32,
+    pub(crate) busy: AtomicU32,
 }
 
 /// Written by the receiver, read by the sender. The position has a cache line of its own: a
@@ -41,20 +46,20 @@ pub struct ReceiverLine {
     /// Bytes of this direction that were read from TCP; only a sign of life for the sender.
     tcp_read: AtomicU64,
     _pad: [u64; 6],
-    /// Epoll instances that watch this direction: slots of the receiver's board, a bit each.
+    /// Epoll instances that watch this direction: slots of the receiver's parking table, a bit each.
     pub(crate) watchers: AtomicU64,
     /// Threads inside the kernel on the socket itself: asleep, or reading TCP bytes.
     pub(crate) sleepers: AtomicU32,
     /// Not zero once the receiver reads by the lane's rules.
-    adopted: AtomicU32,
+    enabled: AtomicU32,
     /// Not zero once the receiver will read no more.
     closed: AtomicU32,
-    /// A [`Recall`] between the two ends. Both write it.
-    recall: AtomicU32,
+    /// A [`Reclaim`] between the two ends. Both write it.
+    pub(crate) reclaim: AtomicU32,
 }
 
 const _: () = assert!(size_of::<SenderLine>() == 128 || cfg!(loom));
-const _: () = assert!(core::mem::offset_of!(SenderLine, intent) < 64 || cfg!(loom));
+const _: () = assert!(core::mem::offset_of!(SenderLine, busy) < 64 || cfg!(loom));
 const _: () = assert!(size_of::<ReceiverLine>() == 128 || cfg!(loom));
 
 /// Which way the bytes go that a sender writes next.
@@ -69,7 +74,7 @@ pub enum Mode {
 /// Where the receiver's wish stands that ring bytes go back to the sender, who sends them again
 /// by TCP: the receiver's socket is given to somebody who cannot read the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recall {
+pub enum Reclaim {
     /// Nobody wishes it; or the receiver took the wish back, and the bytes stay its own.
     None,
     /// The receiver wishes it and reads nothing from the ring meanwhile.
@@ -80,10 +85,10 @@ pub enum Recall {
     Refused,
 }
 
-const RECALL_NONE: u32 = 0;
-const RECALL_ASKED: u32 = 1;
-const RECALL_TAKEN: u32 = 2;
-const RECALL_REFUSED: u32 = 3;
+const RECLAIM_NONE: u32 = 0;
+const RECLAIM_ASKED: u32 = 1;
+const RECLAIM_TAKEN: u32 = 2;
+const RECLAIM_REFUSED: u32 = 3;
 
 /// One direction of one lane. A view: copying it copies addresses.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +105,8 @@ pub struct Direction {
 // SAFETY: the lines are reached through atomics, the bytes through the position protocol of
 // `Producer` and `Consumer`.
 unsafe impl Send for Direction {}
-// SAFETY: as above.
+// SAFETY: a shared `Direction` gives out the lines' atomics and the bytes' address; whoever reads or writes
+// bytes does so by the positions of `Producer` and `Consumer`.
 unsafe impl Sync for Direction {}
 
 impl Direction {
@@ -143,7 +149,7 @@ impl Direction {
     }
 
     pub(crate) fn receiver(&self) -> &ReceiverLine {
-        // SAFETY: as in `sender`.
+        // SAFETY: `from_raw` promised a mapped line; it consists of atomics.
         unsafe { self.receiver.as_ref() }
     }
 
@@ -154,82 +160,18 @@ impl Direction {
 
     // The sender's side.
 
-    /// Announces a write, and says whether the reader is awake. If so the sender may fill the
-    /// ring and publish; in either case it calls [`Direction::end_write`] afterwards.
-    ///
-    /// `board` is the receiver's; without one, a receiver that uses epoll counts as asleep.
-    /// Contains a full fence.
-    pub fn begin_write(&self, board: Option<Board>) -> bool {
-        self.sender().intent.swap(1, Ordering::SeqCst);
-        fence_after_rmw();
-        // A reader that starts to watch after this load sees the intent.
-        let watchers = self.receiver().watchers.load(Ordering::Acquire);
-        let mut rest = watchers;
-        while rest != 0 {
-            self.ready(rest.trailing_zeros()).set(self.lane);
-            rest &= rest - 1;
-        }
-        if watchers != 0 {
-            // A reader that announces its sleep after the loads below sees the bit.
-            fence_after_rmw();
-        }
-        self.is_reader_awake(board)
-    }
-
     /// Whether the reader is awake, as far as it has said. Binding only behind
-    /// [`Direction::begin_write`], which asks the same.
-    pub fn is_reader_awake(&self, board: Option<Board>) -> bool {
+    /// [`Words::begin_write`], which asks the same.
+    pub fn is_reader_awake(&self, parking: Option<ParkingTable>) -> bool {
         let receiver = self.receiver();
         let watchers = receiver.watchers.load(Ordering::Acquire);
         receiver.sleepers.load(Ordering::Acquire) == 0
-            && (watchers == 0 || board.is_some_and(|board| !board.any_asleep(watchers)))
+            && (watchers == 0 || parking.is_some_and(|parking| !parking.any_asleep(watchers)))
     }
 
     /// The reader's epoll instances that watch this direction, a mask of slots.
     pub fn watchers(&self) -> u64 {
         self.receiver().watchers.load(Ordering::Acquire)
-    }
-
-    /// Breaks the reader's half of the connection: its next look finds a position that cannot be,
-    /// and fails. For a sender that knows that bytes are missing.
-    pub fn break_reader(&self) {
-        self.sender().tail.store(u64::MAX, Ordering::Release);
-    }
-
-    /// Breaks the sender's half, likewise.
-    pub fn break_sender(&self) {
-        self.receiver().head.store(u64::MAX, Ordering::Release);
-    }
-
-    /// Ends what [`Direction::begin_write`] announced.
-    pub fn end_write(&self) {
-        self.sender().intent.store(0, Ordering::Release);
-    }
-
-    /// Publishes which way the next bytes go. `mark` counts for [`Mode::Ring`]: the bytes of
-    /// this direction that went by TCP before.
-    ///
-    /// To be called between `begin_write` and `end_write` when the mode becomes `Ring`.
-    pub fn publish_mode(&self, mode: Mode, mark: u64) {
-        let line = self.sender();
-        match mode {
-            Mode::Ring => {
-                line.mark.store(mark, Ordering::Relaxed);
-                line.mode.store(1, Ordering::Release);
-            }
-            Mode::Tcp => line.mode.store(0, Ordering::Release),
-        }
-    }
-
-    /// Says how many bytes of this direction were given to the kernel so far, in the count of the
-    /// mark, and sets the ready bits. For a receiver that is sluiced.
-    pub fn publish_tcp_sent(&self, bytes: u64) {
-        self.sender().tcp_sent.store(bytes, Ordering::Release);
-        let mut rest = self.receiver().watchers.load(Ordering::Acquire);
-        while rest != 0 {
-            self.ready(rest.trailing_zeros()).set(self.lane);
-            rest &= rest - 1;
-        }
     }
 
     /// Says when the write to the ring began whose bytes are published next.
@@ -260,8 +202,8 @@ impl Direction {
     }
 
     /// Whether the receiver reads by the lane's rules yet.
-    pub fn is_adopted(&self) -> bool {
-        self.receiver().adopted.load(Ordering::Acquire) != 0
+    pub fn is_enabled(&self) -> bool {
+        self.receiver().enabled.load(Ordering::Acquire) != 0
     }
 
     /// Whether the receiver has closed.
@@ -278,47 +220,16 @@ impl Direction {
     }
 
     /// How the receiver's wish stands.
-    pub fn recall(&self) -> Recall {
-        match self.receiver().recall.load(Ordering::Acquire) {
-            RECALL_ASKED => Recall::Asked,
-            RECALL_TAKEN => Recall::Taken,
-            RECALL_REFUSED => Recall::Refused,
-            _ => Recall::None,
+    pub fn reclaim(&self) -> Reclaim {
+        match self.receiver().reclaim.load(Ordering::Acquire) {
+            RECLAIM_ASKED => Reclaim::Asked,
+            RECLAIM_TAKEN => Reclaim::Taken,
+            RECLAIM_REFUSED => Reclaim::Refused,
+            _ => Reclaim::None,
         }
     }
 
-    /// Answers a wish: takes the ring's unread bytes back, or refuses. False if the receiver was
-    /// faster and keeps them.
-    pub fn answer_recall(&self, take: bool) -> bool {
-        let answer = if take { RECALL_TAKEN } else { RECALL_REFUSED };
-        self.exchange_recall(RECALL_ASKED, answer)
-    }
-
-    fn exchange_recall(&self, from: u32, to: u32) -> bool {
-        let word = &self.receiver().recall;
-        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
     // The receiver's side.
-
-    /// Wishes that the sender takes the ring's unread bytes back. Until that is answered or
-    /// withdrawn the receiver consumes nothing.
-    pub fn ask_recall(&self) {
-        self.receiver()
-            .recall
-            .store(RECALL_ASKED, Ordering::Release);
-    }
-
-    /// Takes the wish back. False if it was answered meanwhile.
-    pub fn withdraw_recall(&self) -> bool {
-        self.exchange_recall(RECALL_ASKED, RECALL_NONE)
-    }
-
-    /// Tells a sender that waits for room that this end reads, if not yet from the ring.
-    pub fn publish_tcp_read(&self, bytes: u64) {
-        self.receiver().tcp_read.store(bytes, Ordering::Relaxed);
-    }
 
     /// Which way the sender's next bytes go, as far as published. It may change at once, but behind
     /// [`Receiver::announce`](crate::handover::Receiver::announce).
@@ -330,14 +241,14 @@ impl Direction {
     }
 
     /// Bytes that went by TCP before the ring segment that was published last.
-    pub fn mark(&self) -> u64 {
-        self.sender().mark.load(Ordering::Relaxed)
+    pub fn switch_offset(&self) -> u64 {
+        self.sender().switch_offset.load(Ordering::Relaxed)
     }
 
-    /// The mark of the present ring segment; 0 without one.
-    pub fn mark_if_ring(&self) -> u64 {
+    /// The switch offset of the present ring segment; 0 without one.
+    pub fn switch_offset_if_ring(&self) -> u64 {
         match self.mode() {
-            Mode::Ring => self.mark(),
+            Mode::Ring => self.switch_offset(),
             Mode::Tcp => 0,
         }
     }
@@ -345,31 +256,7 @@ impl Direction {
     /// Whether the sender is between deciding and publishing. Once this is false, what the last
     /// write published is visible; so look at this first and at ring and mode afterwards.
     pub fn is_write_in_flight(&self) -> bool {
-        self.sender().intent.load(Ordering::Acquire) != 0
-    }
-
-    /// Announces one more thread that sleeps on the socket or reads its TCP bytes. A full
-    /// fence; the caller enters the kernel only if
-    /// [`Receiver::may_read_free`](crate::handover::Receiver::may_read_free), asked afterwards,
-    /// allows it.
-    pub fn announce_sleep(&self) {
-        self.receiver().sleepers.fetch_add(1, Ordering::SeqCst);
-        fence_after_rmw();
-    }
-
-    /// Takes one announcement back.
-    pub fn withdraw_sleep(&self) {
-        self.receiver().sleepers.fetch_sub(1, Ordering::Release);
-    }
-
-    /// From here on the receiver reads by the lane's rules.
-    pub fn adopt(&self) {
-        self.receiver().adopted.store(1, Ordering::Release);
-    }
-
-    /// From here on the receiver reads no more.
-    pub fn close(&self) {
-        self.receiver().closed.store(1, Ordering::Release);
+        self.sender().busy.load(Ordering::Acquire) != 0
     }
 
     /// Adds an epoll instance to those that watch this direction. A full fence. A
@@ -396,13 +283,61 @@ impl Direction {
     }
 }
 
+/// All words of a direction but those of its reports' order and its watchers.
+#[cfg(all(test, not(loom)))]
+pub(crate) type Image = ([u64; 6], [u32; 6]);
+
+#[cfg(all(test, not(loom)))]
+impl Direction {
+    fn large(&self) -> [&AtomicU64; 6] {
+        let (from, to) = (self.sender(), self.receiver());
+        [
+            &from.tail,
+            &from.base,
+            &from.switch_offset,
+            &from.tcp_sent,
+            &to.head,
+            &to.tcp_read,
+        ]
+    }
+
+    fn small(&self) -> [&AtomicU32; 6] {
+        let (from, to) = (self.sender(), self.receiver());
+        [
+            &from.mode,
+            &from.busy,
+            &to.sleepers,
+            &to.enabled,
+            &to.closed,
+            &to.reclaim,
+        ]
+    }
+
+    /// What the words say, for a search that comes back to it.
+    pub(crate) fn image(&self) -> Image {
+        (
+            self.large().map(|word| word.load(Ordering::Relaxed)),
+            self.small().map(|word| word.load(Ordering::Relaxed)),
+        )
+    }
+
+    pub(crate) fn set_image(&self, (large, small): &Image) {
+        for (word, value) in self.large().into_iter().zip(large) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        for (word, value) in self.small().into_iter().zip(small) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::board::{BOARD_BYTES, Slot};
     use crate::geometry::{
         Geometry, LANE_HEADER_BYTES, LANES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SLOTS,
     };
+    use crate::parking::{PARKING_BYTES, Slot};
     use core::mem::offset_of;
 
     const DOCUMENT: &str = include_str!("../../../../docs/protocols.md");
@@ -422,9 +357,11 @@ mod tests {
                 assert_eq!(rows.len(), expected.len());
             };
         }
-        rows!(SenderLine, "sender's": tail 64, base 64, mark 64, tcp_sent 64, ring_began_ns 64, tcp_began_ns 64, mode 32, intent 32);
-        rows!(ReceiverLine, "receiver's": head 64, tcp_read 64, watchers 64, sleepers 32, adopted 32, closed 32, recall 32);
+        rows!(SenderLine, "sender's": tail 64, base 64, switch_offset 64, tcp_sent 64, ring_began_ns 64, tcp_began_ns 64, mode 32, busy 32);
+        rows!(ReceiverLine, "receiver's": head 64, tcp_read 64, watchers 64, sleepers 32, enabled 32, closed 32, reclaim 32);
         let shape = Geometry::new(LANES_MAX, RING_BYTES_MIN).expect("a chunk");
+        // Wherever its lines end.
+        let document = DOCUMENT.split_whitespace().collect::<Vec<_>>().join(" ");
         for text in [
             format!(
                 "1 to {LANES_MAX} lanes, rings of a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX} bytes"
@@ -440,13 +377,13 @@ mod tests {
             ),
             format!("A line has {} bytes", size_of::<SenderLine>()),
             format!("has {SLOTS} slots of {} bytes", size_of::<Slot>()),
-            format!("board ({BOARD_BYTES} bytes)"),
-            format!("more than {}\nbytes into it", crate::ring::WINDOW_BYTES),
+            format!("parking table ({PARKING_BYTES} bytes)"),
+            format!("more than {} bytes into it", crate::ring::WINDOW_BYTES),
             format!(
-                "{RECALL_NONE} none, {RECALL_ASKED} asked, {RECALL_TAKEN} taken, {RECALL_REFUSED} refused"
+                "{RECLAIM_NONE} none, {RECLAIM_ASKED} asked, {RECLAIM_TAKEN} taken, {RECLAIM_REFUSED} refused"
             ),
         ] {
-            assert!(DOCUMENT.contains(&text), "the document lacks: {text}");
+            assert!(document.contains(&text), "the document lacks: {text}");
         }
     }
 }

@@ -5,20 +5,20 @@
 //! as arguments, and what is to be done comes back. [`Sender`] and [`Receiver`] are the private
 //! halves of a direction; what they say to each other lies in its shared lines
 //! ([`Direction`](crate::direction::Direction)). The models under loom run these two types, and
-//! `exhaustive.rs` tries all orders of their steps.
+//! `exhaustive.rs` takes them through all states that a few bytes can reach; docs/handover.md is what it sees.
 //!
 //! The sender's states:
 //!
 //! | state | write: reader awake, ring drained | write: else | leaves (pin, sendfile, close, overflow) |
 //! |---|---|---|---|
-//! | TCP | publishes mark and mode, then bytes → ring | TCP | TCP |
+//! | TCP | publishes switch offset and mode, then bytes → ring | TCP | TCP |
 //! | ring | bytes → ring | publishes mode → TCP | publishes mode → TCP |
 //!
 //! What the receiver finds next ([`Next`]), with the bytes that it has read from TCP so far:
 //!
-//! | ring has bytes | mode | bytes before the mark unread | next |
+//! | ring has bytes | mode | bytes before the switch offset unread | next |
 //! |---|---|---|---|
-//! | yes | any | yes | [`Next::Owed`]: TCP, up to the mark |
+//! | yes | any | yes | [`Next::Owed`]: TCP, up to the switch offset |
 //! | yes | any | no | [`Next::Ring`] |
 //! | no | ring | yes | [`Next::Owed`] |
 //! | no | ring | no | [`Next::Empty`] |
@@ -29,10 +29,29 @@
 //! stands no sender returns to the ring, and one that was about to has been seen.
 
 mod receiver;
+mod relay;
 mod sender;
 
 #[cfg(all(test, not(loom)))]
 mod exhaustive;
+#[cfg(all(test, not(loom)))]
+mod relayed;
+#[cfg(all(test, not(loom)))]
+mod search;
 
-pub use receiver::{Look, Next, Receiver};
-pub use sender::{Begun, Route, Sender};
+pub use receiver::{Back, Look, Next, Receiver};
+pub use relay::{Gate, Grant, RelayReader, RelayWriter, Seen};
+pub use sender::{Begun, Route, Sender, Way};
+
+use crate::direction::{Direction, Words};
+
+/// Announces the sleep of a thread that waits for many directions, and looks behind it at the bits that
+/// their senders set, instead of asking [`Receiver::may_read_free`] of each.
+pub fn announce_watcher(into: &Direction) {
+    into.announce_sleep();
+}
+
+/// Takes that back.
+pub fn withdraw_watcher(into: &Direction) {
+    into.withdraw_sleep();
+}

@@ -1,4 +1,4 @@
-//! All memory that another process can write: rings, ready lines, boards and the chunks that
+//! All memory that another process can write: rings, ready lines, parking tables and the chunks that
 //! hold them.
 //!
 //! The rules of this crate (docs/decisions/0002): nothing in such memory is read twice to
@@ -7,12 +7,12 @@
 //! references into it are to atomics. What a peer can get by writing garbage is
 //! [`Broken`]: the end of the one connection it shares.
 
-pub mod board;
 pub mod chunk;
 pub mod copy;
 pub mod direction;
 pub mod geometry;
 pub mod handover;
+pub mod parking;
 pub use sluice_sys::mapping;
 pub mod ready;
 mod ring;
@@ -24,7 +24,7 @@ mod loom_area;
 #[cfg(all(test, loom))]
 mod loom_models;
 
-pub use ring::{Consumer, Producer, delay};
+pub use ring::{Consumer, NEWS_DELAY, Producer};
 
 /// The peer wrote something impossible into shared memory. The connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

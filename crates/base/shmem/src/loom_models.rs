@@ -10,17 +10,21 @@
 mod bell;
 mod directory;
 mod order;
+mod reclaim;
 mod records;
 mod ring;
 mod sleep;
 mod upgrade;
 
-use crate::board::{Board, Slot};
-use crate::direction::{Direction, ReceiverLine, SenderLine};
+use crate::direction::{Direction, ReceiverLine, SenderLine, Words};
+use crate::handover::{Begun, Route, Sender};
+use crate::parking::{ParkingTable, Slot};
 use crate::ready::{Ready, ReadyLine};
 use crate::{Consumer, Producer};
+use core::convert::Infallible;
 use core::ptr::NonNull;
 use loom::sync::{Condvar, Mutex};
+use loom::thread::{self, JoinHandle};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -33,7 +37,7 @@ const LANE: u32 = 3;
 /// One direction of a lane with everything around it, and the kernel socket beside it.
 struct World {
     direction: Direction,
-    board: Board,
+    parking: ParkingTable,
     ready: [Ready; INSTANCES],
     kernel: Kernel,
     /// Freed with the world.
@@ -50,7 +54,7 @@ struct Memory {
 
 // SAFETY: the pointers are used to free the memory when the last owner drops it, no else.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: nothing can be done with a shared `Memory`: the pointers are for the drop, which is one owner's.
 unsafe impl Sync for Memory {}
 
 impl World {
@@ -75,12 +79,23 @@ impl World {
                     LANE,
                     line(0).unwrap().cast(),
                 ),
-                board: Board::from_raw(NonNull::new(memory.slots).unwrap().cast()),
+                parking: ParkingTable::from_raw(NonNull::new(memory.slots).unwrap().cast()),
                 ready: [0, 1].map(|index| Ready::from_raw(line(index).unwrap().cast())),
                 kernel: Kernel::default(),
                 _memory: memory,
             })
         }
+    }
+
+    /// A world whose receiver has enabled its lane, and a thread that sends there.
+    fn with_sender(
+        send: impl FnOnce(&mut Stream, &World) + Send + 'static,
+    ) -> (Arc<Self>, JoinHandle<()>) {
+        let world = World::new();
+        world.direction.enable();
+        let sender = world.clone();
+        let sender = thread::spawn(move || send(&mut Stream::default(), &sender));
+        (world, sender)
     }
 }
 
@@ -135,6 +150,51 @@ impl Kernel {
             queue = self.arrived.wait(queue).unwrap();
         }
         queue
+    }
+}
+
+/// The sending end of a stream that may switch.
+#[derive(Default)]
+struct Stream {
+    sender: Sender,
+    by_tcp: u64,
+}
+
+impl Stream {
+    fn send_tcp(&mut self, world: &World, byte: u8) {
+        self.sender.leave(&world.direction);
+        self.sender.note_tcp();
+        world.kernel.send(byte);
+        self.by_tcp += 1;
+    }
+
+    /// Announces a write; whether the ring may be filled.
+    fn begin(&mut self, world: &World) -> bool {
+        let written = || Ok::<_, Infallible>(self.by_tcp);
+        let begun = self
+            .sender
+            .begin(&world.direction, Some(world.parking), written);
+        matches!(begun, Ok(Begun::Ring { .. }))
+    }
+
+    /// By the ring if the receiver is awake and the segment before is drained, else by TCP.
+    fn send(&mut self, world: &World, byte: u8) {
+        let direction = &world.direction;
+        let route = self.sender.route(direction, false).unwrap();
+        if route == Route::Ring && self.begin(world) {
+            push(direction, self.sender.producer(), &[byte]);
+            self.sender.end(direction);
+        } else {
+            self.send_tcp(world, byte);
+        }
+    }
+
+    /// Begins an upgrade and thinks better of it.
+    fn abort_upgrade(&mut self, world: &World) {
+        if self.begin(world) {
+            self.sender.leave(&world.direction);
+            self.sender.end(&world.direction);
+        }
     }
 }
 

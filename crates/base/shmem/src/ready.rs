@@ -34,7 +34,7 @@ pub struct Ready {
 
 // SAFETY: a ready line is reached only through atomics.
 unsafe impl Send for Ready {}
-// SAFETY: as above.
+// SAFETY: a shared `Ready` gives out only the line's atomics.
 unsafe impl Sync for Ready {}
 
 impl Ready {

@@ -13,6 +13,8 @@ use crate::sync::Ordering;
 use core::ptr::NonNull;
 use core::sync::atomic::compiler_fence;
 
+use sluice_sys::delay::Delay;
+
 /// A sender whose ring is empty goes back to its start once it is this far in, so that small
 /// messages keep to few pages and cache lines.
 #[cfg(not(loom))]
@@ -22,7 +24,7 @@ pub const WINDOW_BYTES: u64 = 8 * 1024;
 pub const WINDOW_BYTES: u64 = 2;
 
 /// The sending end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Producer {
     /// Behind the last byte published. Below `base` after a skip, until the next publication.
@@ -132,39 +134,12 @@ impl Producer {
     }
 }
 
-/// For measurements: memory whose news takes longer, as behind a bridge.
-pub mod delay {
-    use core::sync::atomic::{AtomicU32, Ordering};
-    use std::time::{Duration, Instant};
-
-    static DELAY_NS: AtomicU32 = AtomicU32::new(0);
-
-    /// Every reader of this process waits for so many nanoseconds from the moment that it finds a new
-    /// position of a sender until it believes it. What is published meanwhile is found the next
-    /// time. Nothing else is later: not room for the sender, not who sleeps, not what goes by TCP.
-    pub fn set_ns(delay: u32) {
-        DELAY_NS.store(delay, Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(super) fn wait() {
-        let delay_ns = DELAY_NS.load(Ordering::Relaxed);
-        if delay_ns != 0 {
-            spin(Duration::from_nanos(delay_ns.into()));
-        }
-    }
-
-    #[cold]
-    fn spin(delay: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < delay {
-            core::hint::spin_loop();
-        }
-    }
-}
+/// For measurements: every reader of this process waits for so long before it believes a new position of a
+/// sender. Nothing else is later: not room for the sender, not who sleeps, not what goes by TCP.
+pub static NEWS_DELAY: Delay = Delay::none();
 
 /// The receiving end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Consumer {
     head: u64,
@@ -183,7 +158,7 @@ impl Consumer {
         let line = direction.sender();
         let tail = line.tail.load(Ordering::Acquire);
         if tail != self.tail {
-            delay::wait();
+            NEWS_DELAY.wait();
             let capacity = u64::from(direction.capacity());
             // The sender skips only while the ring is empty, that is when everything known
             // here was consumed, and only to the next start of the ring.

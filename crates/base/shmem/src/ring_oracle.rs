@@ -408,11 +408,11 @@ fn a_delayed_reader_takes_what_it_had_found_when_the_delay_is_over() {
     // SAFETY: three bytes, and the ring has room for them.
     unsafe { producer.store(&direction, 0, b"abc".as_ptr(), 3) };
     producer.publish(&direction, 3);
-    super::delay::set_ns(DELAY.as_nanos() as u32);
+    super::NEWS_DELAY.set_ns(DELAY.as_nanos() as u32);
     let begun = std::time::Instant::now();
     assert_eq!(consumer.available(&direction), Ok(3));
     assert!(begun.elapsed() >= DELAY);
-    super::delay::set_ns(0);
+    super::NEWS_DELAY.set_ns(0);
     let mut bytes = [0; 3];
     // SAFETY: the bytes are available, and there is room for them.
     unsafe { consumer.load(&direction, 0, bytes.as_mut_ptr(), 3) };

@@ -31,7 +31,8 @@ pub(crate) unsafe fn word64<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU
 #[cfg(not(loom))]
 #[inline]
 pub(crate) unsafe fn word32<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU32 {
-    // SAFETY: as in `word64`.
+    // SAFETY: the caller's promise: 4 aligned, mapped bytes. Any value is a valid u32, and it is reached
+    // as an atomic only.
     unsafe { base.add(offset).cast::<AtomicU32>().as_ref() }
 }
 

@@ -15,11 +15,11 @@ mod scribbler;
 use guarded::Guarded;
 use scribbler::Scribbler;
 use sluice_shmem::Broken;
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
-use sluice_shmem::direction::Direction;
+use sluice_shmem::direction::{Direction, Words};
 use sluice_shmem::geometry::Geometry;
-use sluice_shmem::handover::{Begun, Next, Receiver, Route, Sender};
+use sluice_shmem::handover::{Back, Begun, Next, Receiver, RelayReader, Route, Sender};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const RING_BYTES: u32 = 16 * 1024;
@@ -53,12 +53,16 @@ struct Outcomes {
     route_ring: u32,
     route_tcp: u32,
     switched: u32,
-    mark_not_zero: u32,
+    switch_offset_not_zero: u32,
     drained: u32,
     not_drained: u32,
-    adopted: u32,
+    enabled: u32,
     closed: u32,
     ready_bits: u32,
+    taken_back: u32,
+    not_taken_back: u32,
+    heard_back: u32,
+    relayed: u32,
 }
 
 impl Outcomes {
@@ -82,21 +86,25 @@ impl Outcomes {
             self.route_ring,
             self.route_tcp,
             self.switched,
-            self.mark_not_zero,
+            self.switch_offset_not_zero,
             self.drained,
             self.not_drained,
-            self.adopted,
+            self.enabled,
             self.closed,
             self.ready_bits,
+            self.taken_back,
+            self.not_taken_back,
+            self.heard_back,
+            self.relayed,
         ];
         all.into_iter().min().unwrap_or(0)
     }
 }
 
-/// One that has read half of all the bytes that a mark can name.
-fn receiver() -> Receiver {
+/// One that has read half of all the bytes that a switch offset can name.
+fn receiver(into: &Direction) -> Receiver {
     let mut receiver = Receiver::default();
-    receiver.adopt(1 << 63, 0);
+    receiver.enable(into, 1 << 63, 0);
     receiver
 }
 
@@ -106,24 +114,27 @@ struct Victim {
     incoming: Direction,
     chunk: Chunk,
     side: u32,
-    peer_board: Board,
+    peer_parking: ParkingTable,
     buffer: Guarded,
     sender: Sender,
     receiver: Receiver,
+    /// Another reader of the same lane, as sluiced is one.
+    relay: RelayReader,
     outcomes: Outcomes,
 }
 
 impl Victim {
-    fn new(chunk: Chunk, side: u32, peer_board: Board) -> Self {
+    fn new(chunk: Chunk, side: u32, peer_parking: ParkingTable) -> Self {
         Self {
             outgoing: chunk.direction(0, side),
             incoming: chunk.direction(0, 1 - side),
             chunk,
             side,
-            peer_board,
+            peer_parking,
             buffer: Guarded::private(BUFFER_BYTES),
             sender: Sender::default(),
-            receiver: receiver(),
+            receiver: receiver(&chunk.direction(0, 1 - side)),
+            relay: RelayReader::default(),
             outcomes: Outcomes::default(),
         }
     }
@@ -155,7 +166,7 @@ impl Victim {
     }
 
     fn write(&mut self, wanted: usize) -> Result<(), Broken> {
-        let awake = self.outgoing.begin_write(Some(self.peer_board));
+        let awake = self.outgoing.begin_write(Some(self.peer_parking));
         *(match awake {
             true => &mut self.outcomes.reader_awake,
             false => &mut self.outcomes.reader_asleep,
@@ -182,12 +193,12 @@ impl Victim {
         let outcomes = &mut self.outcomes;
         let look = self.receiver.look(&self.incoming, true);
         outcomes.in_flight += u32::from(look.in_flight);
-        outcomes.mark_not_zero += u32::from(self.incoming.mark() != 0);
-        outcomes.adopted += u32::from(self.outgoing.is_adopted());
+        outcomes.switch_offset_not_zero += u32::from(self.incoming.switch_offset() != 0);
+        outcomes.enabled += u32::from(self.outgoing.is_enabled());
         outcomes.closed += u32::from(self.outgoing.is_closed());
         let may_sleep = self.receiver.announce(&self.incoming, true);
         if may_sleep {
-            self.incoming.withdraw_sleep();
+            self.receiver.withdraw(&self.incoming);
         }
         *(match may_sleep {
             true => &mut outcomes.may_sleep,
@@ -203,16 +214,16 @@ impl Victim {
     }
 
     /// Goes to the ring, if the peer seems to allow it, and back to TCP.
-    fn hand_over(&mut self, mark: u64) -> Result<(), Broken> {
+    fn hand_over(&mut self, switch_offset: u64) -> Result<(), Broken> {
         let outcomes = &mut self.outcomes;
         match self.sender.route(&self.outgoing, false)? {
             Route::Ring => outcomes.route_ring += 1,
             Route::Tcp | Route::RingWithoutOthers => outcomes.route_tcp += 1,
         }
         // What the garbage seldom allows is tried all the same.
-        let written = || Ok::<_, core::convert::Infallible>(mark);
-        let board = Some(self.peer_board);
-        let Ok(begun) = self.sender.begin(&self.outgoing, board, written);
+        let written = || Ok::<_, core::convert::Infallible>(switch_offset);
+        let parking = Some(self.peer_parking);
+        let Ok(begun) = self.sender.begin(&self.outgoing, parking, written);
         if let Begun::Ring { switched } = begun {
             outcomes.switched += u32::from(switched);
             self.sender.end(&self.outgoing);
@@ -229,6 +240,52 @@ impl Victim {
         }) += 1;
         let in_flight = self.sender.producer().in_flight(&self.outgoing)?;
         assert!(in_flight <= u64::from(RING_BYTES));
+        Ok(())
+    }
+
+    /// Both parts of ring bytes on their way back; the peer may say anything of either.
+    fn give_back(&mut self) {
+        self.outgoing.ask_reclaim();
+        let fits = |bytes| {
+            assert!(bytes <= u64::from(RING_BYTES));
+            true
+        };
+        match self.sender.take_back(&self.outgoing, fits) {
+            Some(pieces) => {
+                self.outcomes.taken_back += 1;
+                for (address, len) in pieces.into_iter().filter(|(_, len)| *len > 0) {
+                    // SAFETY: the piece lies in the ring, or this faults, and the test has failed.
+                    unsafe {
+                        address.read_volatile();
+                        address.add(len - 1).read_volatile();
+                    }
+                }
+            }
+            None => self.outcomes.not_taken_back += 1,
+        }
+        self.receiver.ask_back(&self.incoming);
+        let heard = self.receiver.hear_back(&self.incoming, true);
+        self.outcomes.heard_back += u32::from(heard != Back::Asked);
+    }
+
+    /// What sluiced does as the reader of a program.
+    fn relay(&mut self) -> Result<(), Broken> {
+        if self.relay.open(&self.incoming) {
+            self.relay.close_gate(&self.incoming);
+            assert!(self.relay.finish_closing());
+        }
+        let seen = self.relay.look(&self.incoming)?;
+        assert!(seen.available <= u64::from(RING_BYTES));
+        for (address, len) in self
+            .relay
+            .pieces(&self.incoming, 0, seen.available as usize)
+        {
+            if len > 0 {
+                // SAFETY: the piece lies in the ring, or this faults, and the test has failed.
+                unsafe { address.as_ptr().add(len - 1).read_volatile() };
+            }
+        }
+        self.outcomes.relayed += 1;
         Ok(())
     }
 
@@ -250,7 +307,7 @@ impl Victim {
         for operation in 0..OPERATIONS_MAX {
             let dice = random.next();
             let wanted = 1 + (dice >> 32) as usize % BUFFER_BYTES;
-            let read_or_write = match dice % 5 {
+            let read_or_write = match dice % 7 {
                 0 => self
                     .read(wanted)
                     .inspect_err(|_| self.outcomes.read_broken += 1),
@@ -259,6 +316,11 @@ impl Victim {
                     .inspect_err(|_| self.outcomes.write_broken += 1),
                 2 => self.look(),
                 3 => self.hand_over(dice),
+                4 => {
+                    self.give_back();
+                    Ok(())
+                }
+                5 => self.relay(),
                 _ => self.look_at_room(),
             };
             if dice % 64 == 5 {
@@ -268,7 +330,8 @@ impl Victim {
                 // The connection is over; the next one starts from zero, with the same peer.
                 scribbler.reset_lane();
                 self.sender = Sender::default();
-                self.receiver = receiver();
+                self.receiver = receiver(&self.incoming);
+                self.relay = RelayReader::default();
             }
             if operation % 8 == 0 {
                 // What the other writer does between two of its turns on a shared processor.
@@ -296,26 +359,26 @@ impl Victim {
     }
 }
 
-/// A chunk between faulting pages, and a board that reads as all awake or asleep.
-fn scene() -> (Chunk, Board, Guarded, Guarded) {
+/// A chunk between faulting pages, and a parking table that reads as all awake or asleep.
+fn scene() -> (Chunk, ParkingTable, Guarded, Guarded) {
     let geometry = Geometry::new(1, RING_BYTES).unwrap();
     let memory = Guarded::shared(geometry.chunk_bytes() as usize);
-    let board_memory = Guarded::shared(BOARD_BYTES);
+    let parking_memory = Guarded::shared(PARKING_BYTES);
     // SAFETY: both are mapped, and the caller keeps them mapped as long as it uses the views.
     unsafe {
         (
             Chunk::from_raw(memory.base(), geometry),
-            Board::from_raw(board_memory.base()),
+            ParkingTable::from_raw(parking_memory.base()),
             memory,
-            board_memory,
+            parking_memory,
         )
     }
 }
 
 #[test]
 fn garbage_from_a_thread() {
-    let (chunk, board, memory, board_memory) = scene();
-    let scribbler = Scribbler::new(&memory, &board_memory, RING_BYTES);
+    let (chunk, parking, memory, parking_memory) = scene();
+    let scribbler = Scribbler::new(&memory, &parking_memory, RING_BYTES);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| scribbler.run(1, || over.load(Ordering::Relaxed)));
@@ -327,15 +390,15 @@ fn garbage_from_a_thread() {
             }
         }
         let _end = End(&over);
-        Victim::new(chunk, 0, board).run(&scribbler);
+        Victim::new(chunk, 0, parking).run(&scribbler);
     });
 }
 
 #[test]
 fn garbage_from_a_process() {
-    let (chunk, board, memory, board_memory) = scene();
-    let scribbler = Scribbler::new(&memory, &board_memory, RING_BYTES);
+    let (chunk, parking, memory, parking_memory) = scene();
+    let scribbler = Scribbler::new(&memory, &parking_memory, RING_BYTES);
     let child = scribbler.fork(2);
-    Victim::new(chunk, 1, board).run(&scribbler);
+    Victim::new(chunk, 1, parking).run(&scribbler);
     drop(child);
 }

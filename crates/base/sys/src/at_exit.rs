@@ -60,8 +60,8 @@ mod tests {
     /// How many of the duties a child of fork does that ends by `exit`.
     fn at_the_end_of_a_child(prepare: impl Fn(RawFd)) -> u64 {
         let bell = eventfd().unwrap();
-        // SAFETY: the child makes system calls, and takes no lock that another thread may hold
-        // for longer than an instant: the test runs alone in its process.
+        // SAFETY: the child makes system calls and allocates, for which the C library's fork keeps the
+        // allocator whole; the lock of duties is this test's alone.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -80,6 +80,7 @@ mod tests {
 
     #[test]
     fn each_process_does_its_own_duties_as_long_as_they_are_there() {
+        let _children = crate::testing::with_children();
         let own: Arc<dyn AtExit> = Arc::new(Rings(eventfd().unwrap().into_raw()));
         remember(Arc::downgrade(&own));
         let done = at_the_end_of_a_child(|bell| {

@@ -156,6 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_given_up_is_gone_for_this_thread_and_what_it_executes() {
+        let _children = crate::testing::with_children();
         // Who has nothing can show nothing.
         let all = [Capability::NetBindService, Capability::Setpcap];
         if !missing(&all).is_empty() {

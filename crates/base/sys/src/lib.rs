@@ -7,6 +7,7 @@ pub mod at_exit;
 pub mod bpf;
 pub mod capability;
 pub mod cgroup;
+pub mod delay;
 pub mod errno;
 pub mod holders;
 pub mod local_fd;
@@ -22,6 +23,8 @@ pub mod route;
 pub mod sock_diag;
 pub mod socket_note;
 pub mod tcp;
+#[cfg(test)]
+mod testing;
 pub mod timer;
 pub mod unix;
 pub mod wake;

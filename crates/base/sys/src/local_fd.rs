@@ -125,6 +125,7 @@ mod tests {
 
     #[test]
     fn children_have_none_of_them() {
+        let _children = crate::testing::with_children();
         let plain = eventfd().unwrap();
         let local = LocalFd::own(eventfd().unwrap());
         let lent = eventfd().unwrap();

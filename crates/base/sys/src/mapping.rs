@@ -14,7 +14,8 @@ pub struct Mapping {
 // SAFETY: a mapping is an address range; every access to it goes through atomics or raw copies
 // whose synchronisation is argued where they are made.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `Mapping` itself has no interior state.
+// SAFETY: `Mapping` itself never changes: an address and a size. What lies there is argued where it is
+// reached, by atomics or raw copies.
 unsafe impl Sync for Mapping {}
 
 /// What the mapping may be used for.

@@ -227,7 +227,7 @@ pub struct SharedWord {
 
 // SAFETY: the page is only reached by atomic operations, from any thread, until the drop.
 unsafe impl Send for SharedWord {}
-// SAFETY: as above.
+// SAFETY: threads that share it reach the page by atomic operations alone, and the drop needs it whole.
 unsafe impl Sync for SharedWord {}
 
 impl SharedWord {
@@ -307,6 +307,7 @@ mod tests {
 
     #[test]
     fn limit_of_file_sizes_is_an_error_and_no_signal() {
+        let _children = crate::testing::with_children();
         let fd = create(c"sluice-test").unwrap();
         // SAFETY: the child makes system calls only, and ends without running anything of ours.
         let child = unsafe { libc::fork() };

@@ -138,6 +138,7 @@ mod tests {
 
     #[test]
     fn a_mapping_holds_its_range_when_the_descriptor_is_closed() {
+        let _no_children = crate::testing::without_children();
         let memory = memory();
         let range = PAGE..3 * PAGE;
         let again = reopen(memory.raw()).unwrap();
@@ -154,6 +155,7 @@ mod tests {
 
     #[test]
     fn a_range_is_held_until_the_last_of_several_lets_go() {
+        let _no_children = crate::testing::without_children();
         let memory = memory();
         let all = 0..8 * PAGE;
         let two = [(); 2].map(|()| reopen(memory.raw()).unwrap());
@@ -169,6 +171,7 @@ mod tests {
 
     #[test]
     fn ranges_that_several_hold_are_named_once_each() {
+        let _no_children = crate::testing::without_children();
         let memory = memory();
         let ranges = [5 * PAGE..6 * PAGE, 0..PAGE, PAGE..3 * PAGE, 0..PAGE];
         let all: Vec<Fd> = ranges

@@ -262,6 +262,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_found_by_its_cookie_until_it_is_closed() {
+        let _no_children = crate::testing::without_children();
         let diag = Diag::open().expect("sock_diag");
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (connected, accepted) = pair(address);
@@ -292,6 +293,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_nobody_has_open_has_no_inode() {
+        let _no_children = crate::testing::without_children();
         let diag = Diag::open_unproven().expect("sock_diag");
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (connected, accepted) = pair(address);
@@ -310,6 +312,7 @@ mod tests {
 
     #[test]
     fn a_unix_socket_has_the_peer_that_somebody_has_open() {
+        let _no_children = crate::testing::without_children();
         let diag = Diag::open_unproven().expect("sock_diag");
         let inode = |fd: &Fd| memfd::stat(fd.raw()).expect("an inode").inode as u32;
         let (one, other) = crate::unix::seqpacket_pair().expect("a pair");

@@ -24,8 +24,8 @@ const ALL: u32 = u32::MAX;
 const MAGIC: u32 = u32::from_be_bytes(*b"SLCN");
 const INSTRUCTIONS: usize = 3;
 
-/// A thread of this process has its turn: record locks do not tell threads apart.
-static TURN: AtomicBool = AtomicBool::new(false);
+/// A thread of this process has the lock: record locks do not tell threads apart.
+static LOCKED: AtomicBool = AtomicBool::new(false);
 
 fn program(number: u32) -> [libc::sock_filter; INSTRUCTIONS] {
     let instruction = |code, k| libc::sock_filter {
@@ -99,23 +99,23 @@ pub fn remove(fd: RawFd) -> Result<(), Errno> {
 
 /// Nobody else has one for this socket meanwhile.
 #[derive(Debug)]
-pub struct Turn {
+pub struct NoteLock {
     fd: RawFd,
 }
 
-impl Turn {
+impl NoteLock {
     /// Does not wait.
     ///
     /// # Errors
     /// `EAGAIN` while somebody else has one, and those of fcntl(2).
-    pub fn take(fd: RawFd) -> Result<Turn, Errno> {
-        if TURN.swap(true, Ordering::Acquire) {
+    pub fn take(fd: RawFd) -> Result<NoteLock, Errno> {
+        if LOCKED.swap(true, Ordering::Acquire) {
             return Err(Errno::AGAIN);
         }
         match lock(fd, libc::F_WRLCK) {
-            Ok(()) => Ok(Turn { fd }),
+            Ok(()) => Ok(NoteLock { fd }),
             Err(errno) => {
-                TURN.store(false, Ordering::Release);
+                LOCKED.store(false, Ordering::Release);
                 Err(match errno {
                     Errno(libc::EACCES) => Errno::AGAIN,
                     errno => errno,
@@ -125,11 +125,11 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for NoteLock {
     fn drop(&mut self) {
         // Nothing can fail that the end of the process would not put right.
         let _ = lock(self.fd, libc::F_UNLCK);
-        TURN.store(false, Ordering::Release);
+        LOCKED.store(false, Ordering::Release);
     }
 }
 
@@ -207,21 +207,22 @@ mod tests {
     }
 
     #[test]
-    fn turns_exclude_threads_and_processes_and_end_with_them() {
+    fn locks_exclude_threads_and_processes_and_end_with_them() {
+        let _children = crate::testing::with_children();
         let (_one, other) = pair();
         let fd = other.as_raw_fd();
         let mut pipe = [0; 2];
         // SAFETY: pipe writes two descriptors.
         assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-        let turn = Turn::take(fd).expect("free");
-        assert_eq!(Turn::take(fd).err(), Some(Errno::AGAIN), "this process");
-        drop(turn);
+        let held = NoteLock::take(fd).expect("free");
+        assert_eq!(NoteLock::take(fd).err(), Some(Errno::AGAIN), "this process");
+        drop(held);
         // SAFETY: the child makes system calls only, and is killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let taken = Turn::take(fd).is_ok();
+            let taken = NoteLock::take(fd).is_ok();
             let byte = [u8::from(taken)];
-            // SAFETY: writes one byte and waits for the end; `taken`'s turn was dropped, so the
+            // SAFETY: writes one byte and waits for the end; `taken`'s lock was dropped, so the
             // lock is taken once more, for good.
             unsafe {
                 if taken && lock(fd, libc::F_WRLCK).is_ok() {
@@ -235,8 +236,12 @@ mod tests {
         let mut byte = [0_u8];
         // SAFETY: reads one byte.
         let got = unsafe { libc::read(pipe[0], byte.as_mut_ptr().cast(), 1) };
-        assert_eq!((got, byte[0]), (1, 1), "the child has a turn");
-        assert_eq!(Turn::take(fd).err(), Some(Errno::AGAIN), "another process");
+        assert_eq!((got, byte[0]), (1, 1), "the child has the lock");
+        assert_eq!(
+            NoteLock::take(fd).err(),
+            Some(Errno::AGAIN),
+            "another process"
+        );
         // SAFETY: ends and collects the child, closes the pipe.
         unsafe {
             libc::kill(child, libc::SIGKILL);
@@ -244,6 +249,6 @@ mod tests {
             libc::close(pipe[0]);
             libc::close(pipe[1]);
         }
-        assert!(Turn::take(fd).is_ok(), "its turn ended with it");
+        assert!(NoteLock::take(fd).is_ok(), "its lock ended with it");
     }
 }

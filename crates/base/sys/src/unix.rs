@@ -269,6 +269,22 @@ pub fn reset_at_close(fd: RawFd) -> Result<(), Errno> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &at_once)
 }
 
+/// For how many seconds the socket's last close waits (`SO_LINGER`, socket(7)); with none it resets the
+/// connection, as [`reset_at_close`] has it. `None`: it does neither.
+pub fn linger(fd: RawFd) -> Result<Option<i32>, Errno> {
+    let mut linger = [0; 8];
+    if get_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger)? != 8 {
+        return Err(Errno::PROTO);
+    }
+    // l_onoff and l_linger
+    let [is_on, seconds] = [0, 4].map(|at| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&linger[at..at + 4]);
+        i32::from_ne_bytes(word)
+    });
+    Ok((is_on != 0).then_some(seconds))
+}
+
 /// Room for one `SCM_RIGHTS` header and its descriptors, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL_BYTES]);
@@ -505,6 +521,7 @@ mod tests {
 
     #[test]
     fn a_closed_end_is_seen_before_what_it_sent_is_read() {
+        let _no_children = crate::testing::without_children();
         let (a, b) = seqpacket_pair().unwrap();
         assert!(!has_hung_up(a.raw()));
         send_with_fds(b.raw(), b"last", &[]).unwrap();
@@ -548,6 +565,7 @@ mod tests {
 
     #[test]
     fn untaken_descriptors_are_closed() {
+        let _no_children = crate::testing::without_children();
         let (a, b) = seqpacket_pair().unwrap();
         let (x, y) = seqpacket_pair().unwrap();
         send_with_fds(a.raw(), b"x", &[x.raw()]).unwrap();
@@ -568,6 +586,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_and_a_closed_peer_are_errors_not_signals() {
+        let _no_children = crate::testing::without_children();
         let (a, b) = seqpacket_pair().unwrap();
         let full = loop {
             if let Err(error) = send_with_fds(a.raw(), &[0; 512], &[]) {

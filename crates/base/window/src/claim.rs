@@ -2,7 +2,7 @@
 //!
 //! The header page has a line for each slot. Who finds one that nobody holds writes his
 //! *generation* there, a random number, and a *beat* that he changes from time to time. A holder
-//! whose beat has not changed for [`SILENCE_NS`] as measured by the observer's own clock is dead,
+//! whose beat has not changed for [`SILENCE_NS`] as the observer has watched it ([`Watch`]) is dead,
 //! and the slot may be claimed.
 //!
 //! Where caches agree a compare-and-swap decides between two claimants. Where they do not there
@@ -16,6 +16,9 @@
 pub const SILENCE_NS: u64 = 3_000_000_000;
 /// How often to beat.
 pub const BEAT_NS: u64 = 250_000_000;
+/// What counts of the time between two looks, at most. Who has looked less often stood still, perhaps with all of its
+/// machine, and has not watched anybody meanwhile.
+const GAP_NS: u64 = 2 * BEAT_NS;
 /// How long a claim waits where no compare-and-swap decides. A write-back to a pool takes
 /// microseconds; a virtual processor that is not scheduled takes milliseconds.
 pub const SETTLE_NS: u64 = 50_000_000;
@@ -51,26 +54,64 @@ pub trait Table {
     /// Changes the generation if it is `from`; whether it did. None where memory has no such
     /// operation across hosts.
     fn exchange(&self, slot: u32, from: u64, to: u64) -> Option<bool>;
+
+    /// How long a beat has not changed when its holder is dead to this host.
+    fn silence_ns(&self) -> u64 {
+        SILENCE_NS
+    }
+}
+
+/// The time for which somebody has watched, who looks again and again, several times in [`SILENCE_NS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    looked_ns: u64,
+    watched_ns: u64,
+}
+
+impl Watch {
+    /// From this time on.
+    pub fn new(now_ns: u64) -> Watch {
+        Watch {
+            looked_ns: now_ns,
+            watched_ns: 0,
+        }
+    }
+
+    /// Looks; how long it was until now.
+    pub fn look(&mut self, now_ns: u64) -> u64 {
+        self.watched_ns = self.until(now_ns);
+        self.looked_ns = self.looked_ns.max(now_ns);
+        self.watched_ns
+    }
+
+    /// How long it would be if somebody looked now.
+    fn until(&self, now_ns: u64) -> u64 {
+        let gap_ns = now_ns.saturating_sub(self.looked_ns);
+        self.watched_ns.saturating_add(gap_ns.min(GAP_NS))
+    }
 }
 
 /// Whether somebody's beat changes, by the clock of who looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pulse {
-    last: Option<(u64, u64)>,
+    last: Option<(u64, Watch)>,
 }
 
 impl Pulse {
-    /// Notes a beat that was read at this time.
-    pub fn feel(&mut self, beat: u64, now_ns: u64) {
-        if self.last.is_none_or(|(last, _)| last != beat) {
-            self.last = Some((beat, now_ns));
+    /// Notes a beat that was read at this time. Whether there was another one before.
+    pub fn feel(&mut self, beat: u64, now_ns: u64) -> bool {
+        match &mut self.last {
+            Some((last, watch)) if *last == beat => {
+                watch.look(now_ns);
+                false
+            }
+            last => last.replace((beat, Watch::new(now_ns))).is_some(),
         }
     }
 
-    /// How long the beat has not changed, as far as it was looked at.
+    /// For how long the beat was watched and has not changed.
     pub fn silence_ns(&self, now_ns: u64) -> u64 {
-        self.last
-            .map_or(0, |(_, since)| now_ns.saturating_sub(since))
+        self.last.map_or(0, |(_, watch)| watch.until(now_ns))
     }
 }
 
@@ -140,7 +181,7 @@ impl Claim {
                 (*seen, *pulse) = (holder, Pulse::default());
             }
             pulse.feel(table.look(slot, Word::Beat), now_ns);
-            if holder != 0 && pulse.silence_ns(now_ns) < SILENCE_NS {
+            if holder != 0 && pulse.silence_ns(now_ns) < table.silence_ns() {
                 continue;
             }
             match table.exchange(slot, holder, self.generation) {

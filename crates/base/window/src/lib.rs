@@ -24,6 +24,7 @@
 //! | [`heap`] | the rest of a slot, lent to peers piece by piece |
 //! | [`ledger`] | a heap that is written down, for what outlives its lender |
 //! | [`ivshmem`] | how virtual machines and programs get one memory and each other's doorbells |
+//! | [`trial`] | two hosts that try a window |
 //! | [`region`] | the memory itself: files, memory files, PCI resources, device DAX |
 //! | `model` | a window for tests that delays, reorders and hides writes as each kind allows |
 
@@ -39,6 +40,7 @@ pub mod mailbox;
 pub mod model;
 pub mod region;
 pub mod ring;
+pub mod trial;
 pub mod view;
 
 pub use view::{In, Out, View};

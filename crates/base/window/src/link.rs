@@ -6,10 +6,13 @@
 //! answered with this host's generation: everything that the peer wrote for an earlier one lies
 //! behind that answer. So a host that died, was restarted, or gave its slot to another one is a
 //! new generation, and nothing of the old one is ever taken for the new one's.
+//!
+//! A host may be up alone: what it said may be lost where the way was cut, and it does not say it again. The
+//! peer sees its beat, but no answer, and draws another generation then, which ends the link of that host.
 
 use sluice_sys::errno::Errno;
 
-use crate::claim::{Pulse, SILENCE_NS};
+use crate::claim::{Pulse, Watch};
 use crate::layout::Pair;
 use crate::mailbox::{Receiver, Sender};
 use crate::view::View;
@@ -30,6 +33,10 @@ mod word {
 /// What every word reads as when the way to the memory is gone (PCI Express 2.3.2: an
 /// unsuccessful completion is returned to the processor as ones).
 pub const ALL_ONES: u64 = u64::MAX;
+
+/// From one generation of a call to the next, so that neither is one that a host drew elsewhere: odd, and far
+/// from what hosts count in.
+const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A generation, of a claim or a link: random, and neither of the two words that mean nothing.
 ///
@@ -86,6 +93,8 @@ pub struct Link {
     /// The answer that was said last; 0 for none.
     answered: u64,
     state: State,
+    /// For how long the peer's beat changes, while this host calls.
+    alive: Option<Watch>,
     pulse: Pulse,
     beat: u64,
     pub sender: Sender,
@@ -110,6 +119,7 @@ impl Link {
             seen: 0,
             answered: 0,
             state: State::Calling,
+            alive: None,
             pulse: Pulse::default(),
             beat: 0,
             sender: Sender::new(pair),
@@ -160,15 +170,25 @@ impl Link {
     }
 
     fn poll_calling(&mut self, view: &impl View, now_ns: u64) -> Option<Event> {
-        let hello = view.look(self.pair.hello_in(word::HELLO));
-        if hello == ALL_ONES || hello & HELLO_MASK != HELLO & HELLO_MASK {
-            return None;
+        let event = self.listen(view, now_ns);
+        if event.is_none() {
+            self.call_again_if_unheard(view, now_ns);
         }
+        event
+    }
+
+    /// The version of the peer's hello, if there is one.
+    fn version(&self, view: &impl View) -> Option<u64> {
+        let hello = view.look(self.pair.hello_in(word::HELLO));
+        (hello != ALL_ONES && hello & HELLO_MASK == HELLO & HELLO_MASK).then_some(hello >> 48)
+    }
+
+    fn listen(&mut self, view: &impl View, now_ns: u64) -> Option<Event> {
+        let version = self.version(view)?;
         let theirs = view.look(self.pair.hello_in(word::GENERATION));
         if theirs == 0 || theirs == ALL_ONES {
             return None;
         }
-        let version = hello >> 48;
         if theirs != self.seen {
             self.seen = theirs;
             if version != VERSION {
@@ -181,10 +201,29 @@ impl Link {
         }
         self.state = State::Up;
         // The silence of a peer begins to count now.
+        self.pulse = Pulse::default();
         self.pulse.feel(view.look(self.pair.beat_in()), now_ns);
         Some(Event::Up {
             generation: self.seen,
         })
+    }
+
+    /// A peer that lives and has not answered for so long may have done so in vain: it hears another call.
+    fn call_again_if_unheard(&mut self, view: &impl View, now_ns: u64) {
+        if self.pulse.feel(view.look(self.pair.beat_in()), now_ns) {
+            self.alive.get_or_insert(Watch::new(now_ns));
+        }
+        if self.pulse.silence_ns(now_ns) >= view.silence_ns() {
+            self.alive = None;
+        }
+        let alive_ns = self.alive.as_mut().map_or(0, |watch| watch.look(now_ns));
+        let speaks_another = || self.version(view).is_some_and(|it| it != VERSION);
+        if alive_ns >= view.silence_ns() && !speaks_another() {
+            let next = self.generation.wrapping_add(STRIDE);
+            let (beat, pulse) = (self.beat, self.pulse);
+            *self = Link::new(self.pair, next.clamp(1, ALL_ONES - 1), view);
+            (self.beat, self.pulse) = (beat, pulse);
+        }
     }
 
     /// Why the link is over, if it is.
@@ -203,7 +242,7 @@ impl Link {
             return Some(Ended::Left);
         }
         self.pulse.feel(view.look(self.pair.beat_in()), now_ns);
-        (self.pulse.silence_ns(now_ns) >= SILENCE_NS).then_some(Ended::Silent)
+        (self.pulse.silence_ns(now_ns) >= view.silence_ns()).then_some(Ended::Silent)
     }
 
     /// Says to the peer that this host leaves, or that it wants nothing more of it.

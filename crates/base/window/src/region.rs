@@ -15,7 +15,7 @@ pub use bridge::Bridge;
 pub use source::{Source, SourceError};
 
 use crate::Kind;
-use crate::claim::{Table, Word};
+use crate::claim::{SILENCE_NS, Table, Word};
 use crate::header::{self, Header, HeaderError};
 use crate::layout::{Geometry, GeometryError, HEADER_BYTES};
 use crate::view::{In, LINE_BYTES, Out, View};
@@ -69,6 +69,7 @@ impl From<HeaderError> for RegionError {
 pub struct Region {
     mapping: Mapping,
     header: Header,
+    silence_ns: u64,
 }
 
 impl Region {
@@ -105,7 +106,7 @@ impl Region {
         }
         let id = sluice_sys::process::random().map_err(RegionError::Map)?;
         let header = Header { kind, geometry, id };
-        let region = Region { mapping, header };
+        let region = Region::new(mapping, header);
         region.check_processor()?;
         region.clear();
         region.write_header();
@@ -123,9 +124,22 @@ impl Region {
     /// The window in memory that is mapped already.
     pub fn of(mapping: Mapping) -> Result<Region, RegionError> {
         let header = read_header(&mapping)?;
-        let region = Region { mapping, header };
+        let region = Region::new(mapping, header);
         region.check_processor()?;
         Ok(region)
+    }
+
+    fn new(mapping: Mapping, header: Header) -> Region {
+        Region {
+            mapping,
+            header,
+            silence_ns: SILENCE_NS,
+        }
+    }
+
+    /// After how long without another beat a host is dead to this one, from now on: [`SILENCE_NS`] at first.
+    pub fn set_silence(&mut self, silence_ns: u64) {
+        self.silence_ns = silence_ns;
     }
 
     pub fn header(&self) -> &Header {
@@ -231,6 +245,10 @@ impl Table for Region {
         self.header.geometry.hosts()
     }
 
+    fn silence_ns(&self) -> u64 {
+        self.silence_ns
+    }
+
     fn look(&self, slot: u32, word: Word) -> u64 {
         let (line, word) = self.claim_word(slot, word);
         self.drop_lines(line, LINE_BYTES);
@@ -291,6 +309,10 @@ impl RegionView<'_> {
 }
 
 impl View for RegionView<'_> {
+    fn silence_ns(&self) -> u64 {
+        self.region.silence_ns
+    }
+
     #[inline]
     fn load(&self, at: In) -> u64 {
         let place = self.place(self.slot, at.0, 8);

@@ -5,6 +5,8 @@
 //! wrap. Each half keeps what it decided and what it last believed in private memory.
 #![allow(unsafe_code)]
 
+use sluice_sys::delay::Delay;
+
 use crate::Broken;
 use crate::view::{In, LINE_BYTES, Out, View};
 
@@ -119,6 +121,10 @@ impl Producer {
     }
 }
 
+/// For measurements: every reader of this process waits for so long before it believes a new position of a
+/// writer. Nothing else is later: not room for the writer, not mailboxes, not doorbells.
+pub static NEWS_DELAY: Delay = Delay::none();
+
 /// The reading half.
 #[derive(Debug)]
 pub struct Consumer {
@@ -158,6 +164,7 @@ impl Consumer {
                 return Err(Broken("has written over what was not read"));
             }
             if tail > self.tail {
+                NEWS_DELAY.wait();
                 let mask = self.ring.capacity - 1;
                 let (start, len) = (self.tail & mask, tail - self.tail);
                 let first = len.min(self.ring.capacity - start);

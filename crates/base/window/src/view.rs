@@ -1,6 +1,8 @@
 //! What one host can do to a window.
 #![allow(unsafe_code)]
 
+use crate::claim::SILENCE_NS;
+
 /// Bytes of a cache line: the unit in which kinds without coherence write back and invalidate,
 /// so also the least that two writers may be apart.
 pub const LINE_BYTES: u64 = 64;
@@ -65,6 +67,11 @@ pub trait View {
     /// What is read from these bytes afterwards is no older than anything that this host has
     /// seen before.
     fn refresh(&self, from: In, bytes: u64);
+
+    /// How long a beat has not changed when its host is dead to this one.
+    fn silence_ns(&self) -> u64 {
+        SILENCE_NS
+    }
 
     /// [`View::copy_out`] to a slice.
     fn read(&self, at: In, to: &mut [u8]) {

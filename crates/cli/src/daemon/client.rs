@@ -20,7 +20,7 @@ use crate::error::{Failure, reason};
 use crate::terminal::complain;
 
 /// A status document is written for this many connections' ends and more; it may take a while.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+const STATUS_TIMEOUT: Duration = ANSWER_TIMEOUT;
 /// A longer document is not read. sluiced lists 65,536 ends at most, each in some 400 bytes.
 const STATUS_BYTES_MAX: u64 = 64 << 20;
 
@@ -259,7 +259,10 @@ mod tests {
     fn a_socket_without_a_listener_is_stale() {
         let scratch = Scratch::new("stale");
         drop(listen(&scratch.socket()));
-        assert_eq!(probe(&scratch.socket()), State::Stale);
+        // A child between fork and exec, of another test's, may have it for a while.
+        let states = (0..60).map(|_| probe(&scratch.socket()));
+        let state = states.into_iter().find(|state| *state != State::Hung);
+        assert_eq!(state, Some(State::Stale));
     }
 
     #[test]

@@ -27,14 +27,16 @@ use crate::{elf, locate};
 pub use client::{check_gateway, fetch_status, probe};
 pub use sockets::{SYSTEM_SOCKET, Target, everywhere};
 
-/// How long a daemon that works may take for an answer, on a machine that is loaded many times over:
-/// who gives up too early leaves a program's connections on TCP for its whole life.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a daemon that works may take for an answer, on a machine that is loaded many times over, where a
+/// process may get no processor for seconds: who gives up too early leaves a program's connections on TCP for
+/// its whole life.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take from its start until it listens.
-const START_TIMEOUT: Duration = Duration::from_secs(3);
+const START_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long it may take to end.
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which somebody else's daemon, that kept ours from starting, must serve.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time in which somebody else's daemon, that kept ours from starting, must serve, or hold the socket's lock,
+/// as one does that is about to.
 const RIVAL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two looks at a daemon that starts or ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -240,6 +242,7 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
     let words = child.stderr.take();
     let has_started = reap(child, deadline);
     let words = words.map(said).unwrap_or_default();
+    let start_deadline = deadline;
     let deadline = if has_started {
         deadline
     } else {
@@ -254,7 +257,8 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
             }
             return Ok(state);
         }
-        if Instant::now() >= deadline {
+        let comes = !has_started && Instant::now() < start_deadline && client::is_locked(socket);
+        if Instant::now() >= deadline && !comes {
             return Err(not_started(socket, &state, &words));
         }
         std::thread::sleep(LOOK_AGAIN);

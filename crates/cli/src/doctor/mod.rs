@@ -5,6 +5,9 @@ mod machine;
 mod network;
 mod peer;
 mod verbs;
+mod window;
+
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -62,14 +65,24 @@ impl Check {
     }
 }
 
+/// What a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// This machine.
+    Host,
+    /// Lanes to another host.
+    Pair,
+    /// Memory that hosts share.
+    Window,
+}
+
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
     /// Two programs started now would get lanes.
     lanes: bool,
-    /// It is about lanes to another host.
     #[serde(skip)]
-    is_pair: bool,
+    subject: Subject,
     checks: Vec<Check>,
 }
 
@@ -77,7 +90,7 @@ impl Report {
     fn new(checks: Vec<Check>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            is_pair: false,
+            subject: Subject::Host,
             lanes: checks.iter().all(|c| c.verdict != Verdict::Missing),
             checks,
         }
@@ -109,12 +122,18 @@ impl Report {
                 text.push_str(&format!("{margin}{}\n", style.dim(&line)));
             }
         }
-        text.push_str(match (self.is_pair, self.lanes) {
-            (false, true) => "\nPrograms started with 'sluice run' get lanes on this machine.\n",
-            (false, false) => "\nLanes do not work here until what is missing is there.\n",
-            (true, true) => "\nPrograms on these two hosts get lanes between them.\n",
-            (true, false) => {
+        text.push_str(match (self.subject, self.lanes) {
+            (Subject::Host, true) => {
+                "\nPrograms started with 'sluice run' get lanes on this machine.\n"
+            }
+            (Subject::Host, false) => "\nLanes do not work here until what is missing is there.\n",
+            (Subject::Pair, true) => "\nPrograms on these two hosts get lanes between them.\n",
+            (Subject::Pair, false) => {
                 "\nConnections between these hosts stay on TCP until what is missing is there.\n"
+            }
+            (Subject::Window, true) => "\nThis window works.\n",
+            (Subject::Window, false) => {
+                "\nThis window does not work until what is missing is there.\n"
             }
         });
         text
@@ -123,12 +142,16 @@ impl Report {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Outcome {
-    let mut report = match &args.peer {
-        Some(address) => {
+    let (subject, checks) = match (&args.peer, &args.window) {
+        (Some(address), _) => {
             let (config, socket) = (args.config.as_deref(), args.socket.as_deref());
-            Report::new(peer::checks(address, config, socket))
+            (Subject::Pair, peer::checks(address, config, socket))
         }
-        None => {
+        (None, Some(path)) => {
+            let wait = Duration::from_secs(args.wait);
+            (Subject::Window, window::checks(path, wait))
+        }
+        (None, None) => {
             let mut checks = machine::checks();
             let network = network::checks();
             let verbs = verbs::checks(&network);
@@ -136,10 +159,13 @@ pub fn run(args: &DoctorArgs) -> Outcome {
             checks.extend(verbs);
             checks.extend(args.interface.iter().map(|name| network::trial(name)));
             checks.extend(installation::checks(args.socket.as_deref()));
-            Report::new(checks)
+            (Subject::Host, checks)
         }
     };
-    report.is_pair = args.peer.is_some();
+    let report = Report {
+        subject,
+        ..Report::new(checks)
+    };
     let text = if args.json {
         serde_json::to_string_pretty(&report)
             .map(|text| text + "\n")

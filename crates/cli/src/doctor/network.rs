@@ -228,12 +228,23 @@ pub fn trial(name: &str) -> Check {
         ..Options::default()
     };
     let opened = interface.and_then(|interface| {
+        let had_link = interface.has_link();
         let (steering, ports) = interface.open(&options)?;
+        let loses_link = had_link && !interface.has_link();
         drop(ports);
-        Ok((interface, steering.mode()))
+        Ok((interface, steering.mode(), loses_link))
     });
     match opened {
-        Ok((interface, mode)) => Check::ok(NAME, described(&interface, mode)),
+        Ok((interface, mode, false)) => Check::ok(NAME, described(&interface, mode)),
+        Ok((interface, mode, true)) => Check::note(
+            NAME,
+            format!(
+                "{}; its link went away when the program was attached",
+                described(&interface, mode)
+            ),
+            "its driver starts it anew whenever a verbs program begins and ends, and all of its traffic waits \
+             for the link",
+        ),
         Err(error) => Check::note(
             NAME,
             format!("not on {name}: {error}"),

@@ -2,6 +2,7 @@
 
 mod ca;
 mod capture;
+mod device_plugin;
 mod finding;
 mod gateway;
 mod page;

@@ -27,10 +27,11 @@ const SOCKETS: [Block; 3] = [
     ),
 ];
 /// Every page.
-pub static PAGES: [Page; 16] = [
+pub static PAGES: [Page; 17] = [
     super::gateway::PAGE,
     super::window::PAGE,
     super::ca::PAGE,
+    super::device_plugin::PAGE,
     super::service::ENABLE,
     super::service::DISABLE,
     Page {
@@ -103,6 +104,18 @@ pub static PAGES: [Page; 16] = [
                 ],
             },
             Section {
+                title: "PROGRAMS OF GO",
+                blocks: &[Text(
+                    "Go's programs make their system calls without the C library. With --static, a program that Go 1.23 or newer has linked without a C library \
+                     (CGO_ENABLED=0) is mapped into a program that has the library, and its runtime enters \
+                     the kernel through it. This is experimental. The process is the program's own, but \
+                     /proc/PID/exe is sluice-static. Every other static program is executed as it is, with a \
+                     line on standard error that says why. The same holds for static programs that the program \
+                     starts, of which nothing is said where they stay on TCP. Go's programs that have a C library (cgo) \
+                     load the library as others do, and with --static it is called by their runtime, too.",
+                )],
+            },
+            Section {
                 title: "EXAMPLES",
                 blocks: &[
                     Example(
@@ -114,6 +127,7 @@ pub static PAGES: [Page; 16] = [
                         "The same with a summary at the client's end:",
                         "sluice run --stats -- wrk -c 50 http://127.0.0.1:8080/",
                     ),
+                    Example("A static Go program:", "sluice run --static -- ./server"),
                     Example(
                         "Everything that a shell script starts:",
                         "sluice run -- sh ./integration-tests.sh",
@@ -141,11 +155,12 @@ pub static PAGES: [Page; 16] = [
                     Entry(
                         "SLUICE_SPIN_US",
                         "The longest time in microseconds that a waiting thread polls before it \
-                         sleeps. --spin-us sets it.",
+                         sleeps (default 100; 10 where its control group has less than one \
+                         processor's time). --spin-us sets it.",
                     ),
                     Entry(
                         "SLUICE_MIN_OPS",
-                        "Turns on a connection, writes behind reads and reads behind writes, before \
+                        "Turnarounds on a connection, writes behind reads and reads behind writes, before \
                          it asks for a lane (default 4). Eight operations of one kind in a row \
                          count as one. --min-ops sets it. 0 and 1: the lane is used at any pace.",
                     ),
@@ -311,6 +326,10 @@ pub static PAGES: [Page; 16] = [
                     Example(
                         "Why there are no lanes to another host:",
                         "sluice doctor --peer 10.0.0.2 --config /etc/sluice/sluiced.toml",
+                    ),
+                    Example(
+                        "Try a window, on both of its hosts within 20 seconds:",
+                        "sluice doctor --window /dev/shm/window --wait 20",
                     ),
                 ],
             },

@@ -27,7 +27,7 @@ pub const STATISTICS: Section = Section {
         Entry(
             "local_ack_timeout_err",
             "Requester: nothing was heard for the local ACK timeout, and all was sent \
-             again.",
+             again; the third in a row waits two, and each later one four of them.",
         ),
         Entry(
             "roce_adp_retrans",

@@ -89,8 +89,8 @@ pub(super) const PAGE: Page = Page {
             title: "TRACES",
             blocks: &[
                 Text(
-                    "Messages between processes of one host are no packets. A trace has those \
-                     that an adapter would send for them: cut at the path MTU of the queue \
+                    "Messages between processes of one host, or of hosts that share a window, are \
+                     no packets. A trace has those that an adapter would send for them: cut at the path MTU of the queue \
                      pair, numbered from the PSN that the program set, with the keys and \
                      addresses that the program used, GIDs as IP addresses, acknowledgements \
                      and refusals, and a valid ICRC. Ethernet addresses are made up.",
@@ -223,6 +223,15 @@ pub(super) const PAGE: Page = Page {
                     "With 1 --device iwarp asks its peers for CRC32C over every frame; both \
                      directions of a connection have it if either end asks (default 0: TCP's \
                      checksum is what there is).",
+                ),
+                Entry(
+                    "SLUICE_VERBS_SILENCE_S",
+                    "After how many seconds without a sign of life another host of --device \
+                     window:PATH is dead to this program, 3 to 3600 (default 3): its requests \
+                     to it end with an error, and its slot can be taken. More is for hosts that \
+                     stand still for longer than that, as virtual machines do that are paused or \
+                     moved; who is to keep its slot needs the same at all programs of the \
+                     window. With another value there is no such device.",
                 ),
                 Entry(
                     "SLUICE_VERBS_STEER_MS",

@@ -20,6 +20,10 @@ use crate::stats::{self, StatsFile};
 const LOG_VARIABLE: &str = "SLUICE_LOG";
 /// The variable of the dynamic linker that names libraries to load first.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// Tells `sluice-static` which program to become.
+const STATIC_VARIABLE: &str = "SLUICE_STATIC";
+/// Tells the library where `sluice-static` is, for static programs that the program starts.
+const LOADER_VARIABLE: &str = "SLUICE_STATIC_LOADER";
 
 /// Runs the program. Does not return where it could be executed, except with `--stats`.
 pub fn run(args: RunArgs) -> Outcome {
@@ -36,9 +40,13 @@ pub fn run(args: RunArgs) -> Outcome {
     };
     find_daemon(&args, &socket, log).map_err(own)?;
 
-    let offer = warn_of_obstacles(&args.command[0]);
+    let static_program = match args.includes_static {
+        true => launch::static_program(&args.command[0]),
+        false => None,
+    };
+    let offer = static_program.is_some() || warn_of_obstacles(&args.command[0]);
     let stats_file = launch::stats_file(args.stats)?;
-    let environment = environment(
+    let mut environment = environment(
         std::env::vars_os(),
         &args,
         log,
@@ -47,10 +55,27 @@ pub fn run(args: RunArgs) -> Outcome {
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
-    let argv0 = args.argv0.as_deref();
-    launch::start(&args.command, argv0, &environment, stats_file, |file| {
-        Ok(file.summary()?.text())
-    })
+    let mut command = args.command;
+    let mut argv0 = args.argv0;
+    let loader = match args.includes_static {
+        true => Some(locate::loader().map_err(own)?),
+        false => None,
+    };
+    if let Some(loader) = &loader {
+        launch::set_variable(&mut environment, LOADER_VARIABLE, loader.into());
+    }
+    if let (Some(program), Some(loader)) = (static_program, loader) {
+        launch::set_variable(&mut environment, STATIC_VARIABLE, program.into());
+        let name = std::mem::replace(&mut command[0], loader.into());
+        argv0 = argv0.or(Some(name));
+    }
+    launch::start(
+        &command,
+        argv0.as_deref(),
+        &environment,
+        stats_file,
+        |file| Ok(file.summary()?.text()),
+    )
 }
 
 /// Sees to it that there is a daemon, as far as the caller has asked for one: what he has named by a

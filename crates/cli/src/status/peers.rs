@@ -82,7 +82,7 @@ fn cells(peer: &Peer) -> Vec<String> {
         harmless(&peer.name),
         harmless(peer.address.as_deref().unwrap_or("-")),
         peer.up_s.map_or("-".to_owned(), units::seconds),
-        harmless(&peer.link),
+        link(peer),
         units::count(peer.lanes),
         units::count(peer.waiting),
         units::bytes(peer.received_bytes),
@@ -90,6 +90,16 @@ fn cells(peer: &Peer) -> Vec<String> {
         units::count(peer.link_losses),
         harmless(&why),
     ]
+}
+
+/// `up`, or `up 2/3` where it consists of several queue pairs.
+fn link(peer: &Peer) -> String {
+    let pairs = &peer.queue_pairs;
+    let up = pairs.iter().filter(|it| it.link == "up").count();
+    match pairs.len() {
+        0 | 1 => harmless(&peer.link),
+        all => format!("{} {up}/{all}", harmless(&peer.link)),
+    }
 }
 
 /// The heading, and the table if there are hosts. `limit`: the width that lines may have.
@@ -125,7 +135,7 @@ pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Lanes;
+    use crate::document::{Lanes, QueuePair};
 
     fn fabric() -> Fabric {
         let peer = |name: &str, is_up| Peer {
@@ -141,6 +151,7 @@ mod tests {
         Fabric {
             device: "roce".to_owned(),
             address: "10.0.0.1".to_owned(),
+            threads: 1,
             lanes: Lanes {
                 in_use: 3,
                 max: 100,
@@ -164,6 +175,15 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+        assert!(!text.contains('/'), "one queue pair");
+        let mut several = fabric();
+        several.peers[0].queue_pairs = ["up", "trying", "up"]
+            .map(|link| QueuePair {
+                link: link.to_owned(),
+                ..QueuePair::default()
+            })
+            .into();
+        assert!(render(&several, Style::PLAIN, None).contains("up 2/3"));
         let mut all_up = fabric();
         all_up.peers.pop();
         assert!(!render(&all_up, Style::PLAIN, None).contains("WHY"));

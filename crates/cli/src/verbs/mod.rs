@@ -35,7 +35,6 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 pub fn run(args: &VerbsArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     check_engines(args).map_err(own)?;
-    check_trace(args).map_err(own)?;
     let folder = library_folder().map_err(own)?;
     warn_of_obstacles(&args.command[0]);
     let trace_file = args.trace.as_deref().map(trace::prepare).transpose();
@@ -61,17 +60,6 @@ fn check_engines(args: &VerbsArgs) -> Result<(), Failure> {
         (Some(_), VerbsDevice::Shm | VerbsDevice::Window(_)) => Err(Failure::new(
             "--engines is for devices over a network, and this one is over shared memory",
             "add --device roce or --device roce-udp, or leave --engines out",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Of devices that make no trace: an empty file would look like a program that has sent nothing.
-fn check_trace(args: &VerbsArgs) -> Result<(), Failure> {
-    match (&args.trace, &args.device) {
-        (Some(_), VerbsDevice::Window(_)) => Err(Failure::new(
-            "there are no traces of what goes over this device",
-            "leave --trace out, or trace the program over --device shm, roce or iwarp",
         )),
         _ => Ok(()),
     }

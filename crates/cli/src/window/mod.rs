@@ -6,6 +6,8 @@ mod show;
 
 use sluice_window::region::{Region, RegionError};
 
+pub use seen::open;
+
 use crate::args::{WindowArgs, WindowCommand, WindowCreateArgs};
 use crate::error::Failure;
 use crate::error::Outcome;
@@ -33,7 +35,7 @@ fn create(args: &WindowCreateArgs) -> Outcome {
 }
 
 /// `a coherent window of 64M for 2 hosts, 31M each`.
-fn describe(region: &Region) -> String {
+pub fn describe(region: &Region) -> String {
     let header = region.header();
     format!(
         "a {} window of {} for {} hosts, {} each",

@@ -25,7 +25,7 @@ use crate::units;
 const WATCHED: Duration = Duration::from_nanos(3 * BEAT_NS);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long a server may take to name its peers' doorbells.
-const BELLS: Duration = Duration::from_secs(1);
+const BELLS: Duration = Duration::from_secs(10);
 /// Pieces of one slot that are counted.
 const PIECES_MAX: usize = 4096;
 
@@ -67,8 +67,8 @@ pub struct Slot {
 }
 
 /// The memory, and how it was got.
-struct Memory {
-    region: Region,
+pub struct Memory {
+    pub region: Region,
     client: Option<Client>,
 }
 
@@ -130,7 +130,11 @@ impl Seen {
     }
 }
 
-fn open(path: &Path) -> Result<Memory, Failure> {
+/// The memory of a file or device, or that of the socket of `sluice window serve`.
+///
+/// # Errors
+/// There is no window, or this user may not open it.
+pub fn open(path: &Path) -> Result<Memory, Failure> {
     let is_socket = fs::metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if !is_socket {
         let region = Region::open(path).map_err(|error| failed(&error))?;

@@ -94,7 +94,9 @@ fn serve(listener: &unix::Fd, end: &AtomicBool, document: &str) {
         }
         let peer = unix::accept(listener.raw()).unwrap();
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        if !unix::wait_readable(peer.raw(), 1000).unwrap() {
+        // It may get no processor between connecting and asking.
+        let patience_ms = i32::try_from(PATIENCE.as_millis()).unwrap();
+        if !unix::wait_readable(peer.raw(), patience_ms).unwrap() {
             continue;
         }
         let length = unix::receive_with_fds(peer.raw(), &mut buffer).unwrap().len;

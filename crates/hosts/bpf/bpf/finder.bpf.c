@@ -75,7 +75,7 @@ enum counter {
 	ANSWERED, /* SYN-ACKs with our option. */
 	NO_ROOM,  /* SYNs and SYN-ACKs without, as there was no room for it. */
 	LOST,     /* Events for which the ring had no room. */
-	ADOPTED,  /* Listeners of before that answer now. */
+	ENROLLED,  /* Listeners of before that answer now. */
 	VERDICTS, /* Connections, by `enum peer`, which begins with 1. */
 };
 
@@ -519,7 +519,7 @@ struct iteration {
 
 /* Listeners that are older than the program are told to ask it, too. */
 SECTION("iterator")
-int adopt(struct iteration *context)
+int enroll(struct iteration *context)
 {
 	void *socket = (void *)context->socket;
 	int flags = 0;
@@ -534,6 +534,6 @@ int adopt(struct iteration *context)
 		return 0;
 	flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	if (!set_option(socket, SOL_TCP, SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
-		count_in(&counters, ADOPTED);
+		count_in(&counters, ENROLLED);
 	return 0;
 }

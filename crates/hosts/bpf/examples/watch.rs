@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..FinderOptions::default()
     };
     let mut finder = Finder::attach(&cgroup, &options, &Rules::all())?;
-    if let Err(error) = finder.adopt_listeners() {
+    if let Err(error) = finder.enroll_listeners() {
         eprintln!("listeners of before do not answer: {error}");
     }
     let _capture = match rest {

@@ -16,7 +16,7 @@ use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PortMap, Rules};
 
 /// What clang made of `bpf/finder.bpf.c`.
 const FIND_PEER: Code = include!(concat!(env!("OUT_DIR"), "/find_peer.rs"));
-const ADOPT: Code = include!(concat!(env!("OUT_DIR"), "/adopt.rs"));
+const ENROLL: Code = include!(concat!(env!("OUT_DIR"), "/enroll.rs"));
 
 /// Bytes of `struct settings` of finder.bpf.c.
 const SETTINGS_BYTES: usize = 40;
@@ -32,7 +32,7 @@ enum Counter {
     Answered,
     NoRoom,
     Lost,
-    Adopted,
+    Enrolled,
     /// The first of one for each [`Peer`].
     Verdicts,
 }
@@ -86,8 +86,8 @@ pub struct FinderCounters {
     pub no_room: u64,
     /// Events for which there was no room. [`Finder::for_each`] tells what is known.
     pub lost: u64,
-    /// Listeners that [`Finder::adopt_listeners`] has found.
-    pub adopted: u64,
+    /// Listeners that [`Finder::enroll_listeners`] has found.
+    pub enrolled: u64,
     /// Connections, by what their handshakes have shown, in the order of [`Peer::ALL`].
     pub verdicts: [u64; Peer::ALL.len()],
 }
@@ -115,7 +115,7 @@ impl Finder {
     /// Attaches the program to a cgroup, for connections that the rules choose. Connections of
     /// before are not known. A listener answers if listen() was called since; of those of before,
     /// the ones that an earlier [`Finder`] knew answer as well, and those of
-    /// [`Finder::adopt_listeners`].
+    /// [`Finder::enroll_listeners`].
     pub fn attach(cgroup: &Cgroup, options: &FinderOptions, rules: &Rules) -> Result<Self, Error> {
         if !(1..=CONNECTIONS_MAX).contains(&options.connections_max) {
             return Err(Error::Invalid {
@@ -200,7 +200,7 @@ impl Finder {
     /// namespace (setns(2)). Takes CAP_PERFMON, Linux 6.12 and its types (`/sys/kernel/btf`). It
     /// goes through all TCP sockets of the namespace, and marks listeners of other cgroups too,
     /// which makes no difference to them.
-    pub fn adopt_listeners(&self) -> Result<(), Error> {
+    pub fn enroll_listeners(&self) -> Result<(), Error> {
         const LACKS: Error = Error::Kernel {
             lacks: "its types (CONFIG_DEBUG_INFO_BTF) or the iterator over TCP sockets (Linux 5.8)",
         };
@@ -212,8 +212,8 @@ impl Finder {
             });
         }
         let part = Part {
-            name: "adopt",
-            code: ADOPT,
+            name: "enroll",
+            code: ENROLL,
             kind: ProgramKind::Tracing,
             attach_type: AttachType::Iterator,
         };
@@ -351,7 +351,7 @@ impl Finder {
             answered: sum(Counter::Answered)?,
             no_room: sum(Counter::NoRoom)?,
             lost: sum(Counter::Lost)?,
-            adopted: sum(Counter::Adopted)?,
+            enrolled: sum(Counter::Enrolled)?,
         })
     }
 }

@@ -2,10 +2,11 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use common::{Agent, End, Group, Host, Net, can_run, until};
 use sluice_bpf::{
@@ -46,6 +47,17 @@ impl Daemon {
             v4: Some(port(&self.v4)),
             v6: Some(port(&self.v6)),
         }
+    }
+
+    /// Closes its listeners, and waits until they are: a child that another test starts at this moment has them too,
+    /// until it executes its program.
+    fn close(self, host: &Host) {
+        let addresses = [&self.v4, &self.v6].map(|it| it.local_addr().expect("bound"));
+        drop(self);
+        until("nobody listens", || {
+            let is_closed = |to: &SocketAddr| TcpStream::connect(to).is_err();
+            host.enter(|| addresses.iter().all(is_closed))
+        });
     }
 
     /// What has arrived, and what it was to be.
@@ -366,7 +378,7 @@ fn without_a_listener_connections_go_their_own_way() {
         .set_listener(scene.daemon.netns, old)
         .expect("set");
     let next = Daemon::new(&scene.net.a);
-    drop(std::mem::replace(&mut scene.daemon, next));
+    std::mem::replace(&mut scene.daemon, next).close(&scene.net.a);
     direct(&mut client, &mut server, &v4);
     direct(&mut client, &mut server, &v6);
     assert_eq!(scene.counters().no_listener, 2);
@@ -531,13 +543,14 @@ fn on_behalf(
         } else {
             libc::AF_INET
         };
-        let any: SocketAddr = if to.is_ipv6() {
-            "[::1]:0"
+        // Below those that the kernel gives out, so that no listener of another test gets one that is to be bound again.
+        static NEXT_PORT: AtomicU16 = AtomicU16::new(20_000);
+        let own: IpAddr = if to.is_ipv6() {
+            Ipv6Addr::LOCALHOST.into()
         } else {
-            "127.0.0.1:0"
-        }
-        .parse()
-        .expect("an address");
+            Ipv4Addr::LOCALHOST.into()
+        };
+        let any = SocketAddr::new(own, NEXT_PORT.fetch_add(1, Ordering::Relaxed));
         let socket = common::socket(family, &[(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)]);
         common::bind(&socket, from.unwrap_or(any)).expect("bound");
         let from = sluice_sys::tcp::local_address(socket.as_raw_fd()).expect("a name");
@@ -603,7 +616,7 @@ fn a_server_sees_the_client() {
     }
     // Taken back.
     let listener = server.listen(net.b.v4_any());
-    let from: SocketAddr = "127.0.0.1:39999".parse().expect("an address");
+    let from: SocketAddr = "127.0.0.1:31999".parse().expect("an address");
     capture
         .present(netns, from, listener.local, v4)
         .expect("told");

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 
+use common::places::{PLACES, SOCKET_OPERATIONS, all_attached, attached, bpf, detach, words};
 use common::{Agent, Group, can_run, until};
 use sluice_bpf::{
     Capture, CaptureOptions, Destination, Error, Finder, FinderOptions, Listener, Rules,
@@ -25,50 +26,6 @@ fn finder(group: &Group) -> Result<Finder, Error> {
 
 fn capture(group: &Group) -> Result<Capture, Error> {
     Capture::attach(&group.open(), &CaptureOptions::default())
-}
-
-/// bpf(2) with an attribute of 32-bit words.
-fn bpf(command: i64, attribute: &mut [u32]) -> i64 {
-    let (address, len) = (attribute.as_mut_ptr(), size_of_val(attribute));
-    // SAFETY: the callers give attributes whose addresses are valid for their commands.
-    unsafe { libc::syscall(libc::SYS_bpf, command, address, len) }
-}
-
-fn words(address: *const u8) -> [u32; 2] {
-    [address as usize as u32, (address as usize >> 32) as u32]
-}
-
-const SOCKET_OPERATIONS: u32 = 3;
-/// Every place of a cgroup that the programs of this crate are attached to, and how many there are.
-const PLACES: [(u32, usize); 8] = [
-    (SOCKET_OPERATIONS, 2),
-    (10, 1),
-    (11, 1),
-    (29, 1),
-    (30, 1),
-    (31, 1),
-    (32, 1),
-    (34, 1),
-];
-
-/// Numbers of the programs that are attached at a place of a cgroup.
-fn attached(group: &Group, place: u32) -> Vec<u32> {
-    const PROG_QUERY: i64 = 16;
-    let directory = File::open(group.path()).expect("there");
-    let mut ids = [0u32; 64];
-    let [low, high] = words(ids.as_mut_ptr().cast());
-    let target = directory.as_raw_fd() as u32;
-    let mut attribute = [target, place, 0, 0, low, high, 64, 0, 0, 0];
-    let ret = bpf(PROG_QUERY, &mut attribute);
-    assert_eq!(ret, 0, "{}", std::io::Error::last_os_error());
-    ids[..attribute[6] as usize].to_vec()
-}
-
-fn all_attached(group: &Group) -> Vec<u32> {
-    PLACES
-        .iter()
-        .flat_map(|(place, _)| attached(group, *place))
-        .collect()
 }
 
 /// Whether there is a program with this number.
@@ -98,8 +55,7 @@ fn dropping_leaves_nothing() {
     }
     let programs = all_attached(&group);
     assert!(programs.iter().all(|id| program_exists(*id)));
-    drop(held);
-    assert_eq!(all_attached(&group), []);
+    detach(&group, held);
     // The kernel takes its time.
     until("no programs", || {
         !programs.iter().any(|id| program_exists(*id))
@@ -195,7 +151,9 @@ fn other_programs_stay() {
     );
     assert_eq!(attached(&group, SOCKET_OPERATIONS).len(), 3);
     drop(held);
-    assert_eq!(attached(&group, SOCKET_OPERATIONS), theirs);
+    until("theirs is there alone", || {
+        attached(&group, SOCKET_OPERATIONS) == theirs
+    });
 
     let group = Group::new();
     let _theirs = somebody_elses_program(&group, 0);
@@ -208,11 +166,9 @@ fn other_programs_stay() {
         capture(&group).expect_err("it is alone"),
         exclusive("follow")
     );
-    assert_eq!(
-        all_attached(&group),
-        theirs,
-        "nothing of what was attached before"
-    );
+    until("nothing of what was attached before", || {
+        all_attached(&group) == theirs
+    });
 }
 
 /// Takes capabilities from the calling thread.
@@ -265,12 +221,12 @@ fn a_missing_capability_is_named() {
             }
         }
     }
-    assert_eq!(all_attached(&group), []);
+    until("nothing is attached", || all_attached(&group).is_empty());
     let finder = finder(&group).expect("attaches");
     let refused = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             give_up(&[PERFMON, SYS_ADMIN]);
-            finder.adopt_listeners().expect_err("not permitted")
+            finder.enroll_listeners().expect_err("not permitted")
         });
         thread.join().expect("the thread ends well")
     });

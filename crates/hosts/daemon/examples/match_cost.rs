@@ -58,14 +58,14 @@ fn main() {
     println!("{}", daemon.status()["counters"]);
 }
 
-/// Takes a lane message as programs do: it looks at the mailbox and does not sleep on the
+/// Takes a lane message as programs do: it looks at the event flag and does not sleep on the
 /// socket, so that sluiced does not have to wake anybody.
 fn take_lane(program: &Program) {
     loop {
         if program.client.receive().unwrap().is_some() {
             return;
         }
-        while program.mailbox.swap(0) == 0 {
+        while program.event_flag.swap(0) == 0 {
             std::thread::yield_now();
         }
     }

@@ -38,7 +38,7 @@ pub const WAITING_MAX: usize = 262_144;
 
 /// Descriptors that are not clients' or chunks'.
 const DESCRIPTORS_OWN: u64 = 64;
-/// Descriptors held for each client: its socket, its board, its end table, and possibly its
+/// Descriptors held for each client: its socket, its parking table, its end table, and possibly its
 /// network namespace and what looks up sockets there.
 const DESCRIPTORS_PER_CLIENT: u64 = 5;
 

@@ -87,8 +87,8 @@ impl PairKey {
 #[derive(Debug, Default)]
 struct Pair {
     chunks: Vec<u32>,
-    /// Which client has the other's board.
-    board_given: [bool; 2],
+    /// Which client has the other's parking table.
+    parking_given: [bool; 2],
     /// One of the two has ended: no new lanes.
     widowed: bool,
 }
@@ -163,12 +163,12 @@ impl Lanes {
     /// Takes a fresh lane for two ends and their generations; the first gets side 0,
     /// and is the one of the lower client.
     pub fn take(&mut self, ends: [(EndKey, u32); 2]) -> Result<LaneRef, NoLane> {
-        let crowded = |(key, _): &(EndKey, u32)| {
+        let has_many = |(key, _): &(EndKey, u32)| {
             self.holds
                 .get(key)
                 .is_some_and(|holds| holds.len() >= LANES_PER_END_MAX)
         };
-        if self.in_use >= self.lanes_max || ends.iter().any(crowded) {
+        if self.in_use >= self.lanes_max || ends.iter().any(has_many) {
             return Err(NoLane::Full);
         }
         let [(a, _), (b, _)] = ends;
@@ -203,24 +203,24 @@ impl Lanes {
         Some((chunk.geometry, (!given).then_some(&chunk.memory)))
     }
 
-    /// Whether `client` lacks the board of `peer`.
-    pub fn needs_board(&self, client: ClientId, peer: ClientId) -> bool {
+    /// Whether `client` lacks the parking table of `peer`.
+    pub fn needs_parking(&self, client: ClientId, peer: ClientId) -> bool {
         let key = PairKey::new(client, peer);
         client != peer
             && self
                 .pairs
                 .get(&key)
-                .is_some_and(|pair| !pair.board_given[key.place(client)])
+                .is_some_and(|pair| !pair.parking_given[key.place(client)])
     }
 
-    /// Records that `client` has been sent the chunk of `lane` and the board of `peer`.
+    /// Records that `client` has been sent the chunk of `lane` and the parking table of `peer`.
     pub fn set_given(&mut self, lane: LaneRef, client: ClientId, peer: ClientId) {
         let key = PairKey::new(client, peer);
         if let Some(chunk) = self.chunks.get_mut(&lane.chunk) {
             chunk.given[key.place(client)] = true;
         }
         if let Some(pair) = self.pairs.get_mut(&key) {
-            pair.board_given[key.place(client)] = true;
+            pair.parking_given[key.place(client)] = true;
         }
     }
 

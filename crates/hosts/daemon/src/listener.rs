@@ -24,7 +24,7 @@ const LOCK_ATTEMPTS_MAX: usize = 16;
 
 /// How long one that ends is waited for: it has the lock until it has put everything away, and answers
 /// nobody any more.
-const ENDING_MAX: Duration = Duration::from_secs(2);
+const ENDING_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A listening control socket, with the lock that makes it the only one at its path.

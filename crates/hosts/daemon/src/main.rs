@@ -254,7 +254,7 @@ fn serve(arguments: Arguments) -> Outcome {
         std::env::remove_var("NOTIFY_SOCKET");
         if let Some(config) = &peering {
             fabric::device_choice(config.device.as_ref()).set_environment();
-            // Most bursts are trials whether rings pay, and the programs that sluiced serves use the same
+            // Most bursts are A/B tests whether rings pay, and the programs that sluiced serves use the same
             // devices with TCP.
             if std::env::var_os(STEER_VARIABLE).is_none() {
                 std::env::set_var(STEER_VARIABLE, STEER_MS);

@@ -207,7 +207,7 @@ impl Matcher {
                 ends.laned.insert(key.end);
                 self.waiting -= 1;
             }
-            self.withdraw(key, tuple);
+            self.remove_candidate(key, tuple);
         }
     }
 
@@ -277,12 +277,12 @@ impl Matcher {
             user,
         };
         self.entries.insert(key, entry);
-        self.offer(key, announced.tuple);
+        self.add_candidate(key, announced.tuple);
     }
 
     /// Lets an end be found from other namespaces. Of too many with its addresses the user who has
     /// most gives the oldest up.
-    fn offer(&mut self, key: EndKey, tuple: Tuple) {
+    fn add_candidate(&mut self, key: EndKey, tuple: Tuple) {
         let same = self.candidates.entry(tuple).or_default();
         same.push(key);
         if same.len() <= SAME_ADDRESSES_MAX {
@@ -300,7 +300,7 @@ impl Matcher {
         }
     }
 
-    fn withdraw(&mut self, key: EndKey, tuple: Tuple) {
+    fn remove_candidate(&mut self, key: EndKey, tuple: Tuple) {
         if let Some(same) = self.candidates.get_mut(&tuple) {
             same.retain(|other| *other != key);
             if same.is_empty() {
@@ -315,7 +315,7 @@ impl Matcher {
         if self.by_place.get(&place) == Some(&key) {
             self.by_place.remove(&place);
         }
-        self.withdraw(key, entry.announced.tuple);
+        self.remove_candidate(key, entry.announced.tuple);
         if let Some(ends) = self.by_client.get_mut(&key.client) {
             ends.laned.remove(&key.end);
             if ends.waiting.remove(&entry.order).is_some() {
@@ -331,7 +331,7 @@ impl Matcher {
         {
             partner.partner = None;
             let (key, tuple) = (partner.announced.key, partner.announced.tuple);
-            self.offer(key, tuple);
+            self.add_candidate(key, tuple);
         }
         Some(entry)
     }

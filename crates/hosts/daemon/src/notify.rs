@@ -68,6 +68,7 @@ mod tests {
     #[test]
     fn a_manager_with_a_path_or_an_abstract_name_hears() {
         let path = std::env::temp_dir().join(format!("sluice-notify-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
         let by_path = UnixDatagram::bind(&path).expect("a socket");
         Manager::new(Some(path.clone().into())).ready("serves");
         assert_eq!(hear(&by_path), "READY=1\nSTATUS=serves");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_control::message::{Hello, hello_fd, hello_flag};
 use sluice_lane::table::HEADER_BYTES;
-use sluice_shmem::board::BOARD_BYTES;
+use sluice_shmem::parking::PARKING_BYTES;
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, FileStat, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK, SharedWord};
 use sluice_sys::unix::{Credentials, Fd, Received};
@@ -43,17 +43,17 @@ pub struct Program {
     pub pid: u32,
     pub name: String,
     /// Given to peers as it is.
-    pub board: Fd,
+    pub parking: Fd,
     /// Forks share one.
     pub end_table: Arc<EndTable>,
     /// Its end table was given to an earlier sluiced and is not to be had.
     pub is_earlier: bool,
-    mailbox: SharedWord,
+    event_flag: SharedWord,
 }
 
 impl Program {
     /// Takes the descriptors of a `Hello`. `EINVAL` unless they are the sealed memory that it
-    /// must bring: whoever maps a board must not be exposed to `SIGBUS`, nor its owner to
+    /// must bring: whoever maps a parking table must not be exposed to `SIGBUS`, nor its owner to
     /// writers.
     ///
     /// `introducer` is the table of the program that introduced this one, which forks go on using.
@@ -67,11 +67,11 @@ impl Program {
             return Err(Errno::INVAL);
         }
         let mut take = |index| received.take_fd(index).ok_or(Errno::INVAL);
-        let mailbox = SharedWord::map(take(hello_fd::MAILBOX)?.raw())?;
-        let board = take(hello_fd::BOARD)?;
+        let event_flag = SharedWord::map(take(hello_fd::EVENT_FLAG)?.raw())?;
+        let parking = take(hello_fd::PARKING)?;
         let own = EndTable::new(take(hello_fd::END_TABLE)?)?;
         let seals = SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE;
-        memfd::check_foreign(board.raw(), BOARD_BYTES as u64, seals)?;
+        memfd::check_foreign(parking.raw(), PARKING_BYTES as u64, seals)?;
         let end_table = match introducer {
             Some(shared) if hello.flags & hello_flag::SHARED != 0 => shared,
             _ => Arc::new(own),
@@ -82,15 +82,15 @@ impl Program {
                 .filter(|pid| *pid != 0)
                 .unwrap_or(hello.pid),
             name: String::from_utf8_lossy(hello.program.as_bytes()).into_owned(),
-            board,
+            parking,
             end_table,
             is_earlier: hello.flags & hello_flag::EARLIER != 0,
-            mailbox,
+            event_flag,
         })
     }
 
     /// Tells the program that messages wait for it.
     pub fn ring(&self) {
-        self.mailbox.swap(1);
+        self.event_flag.swap(1);
     }
 }

@@ -70,8 +70,8 @@ struct Client {
     is_introduced: bool,
     /// The network namespaces of its ends, as long as it lives.
     namespaces: HashMap<u64, Namespace>,
-    /// It was given sluiced's own board.
-    has_our_board: bool,
+    /// It was given sluiced's own parking table.
+    has_our_parking: bool,
 }
 
 /// A running sluiced.
@@ -92,7 +92,7 @@ pub struct Server {
     retries: Vec<announce::Retry>,
     /// When ends are looked for that were closed without a word.
     sweep_at: Option<Instant>,
-    settling: VecDeque<announce::Settling>,
+    asking: VecDeque<announce::Asking>,
     /// How many questions of peers are answered after which hearing.
     questions: VecDeque<(u64, usize)>,
     /// Lanes to other hosts.
@@ -156,7 +156,7 @@ impl Server {
             homes: Homes::new(),
             retries: Vec::new(),
             sweep_at: None,
-            settling: VecDeque::new(),
+            asking: VecDeque::new(),
             questions: VecDeque::new(),
             gateway: gateway::begin(fabric.as_ref(), &config, now),
             config,
@@ -237,7 +237,7 @@ impl Server {
             for client in self.receivers.turn(&self.poll, Instant::now()) {
                 self.remove(client);
             }
-            self.settle();
+            self.answer_due();
             self.turn_fabric();
             self.turn_gateway();
             self.retry_proofs();
@@ -395,7 +395,7 @@ impl Server {
             is_introduced: introducer.is_some(),
             introducer,
             namespaces: HashMap::new(),
-            has_our_board: false,
+            has_our_parking: false,
         };
         self.client_shares.take(&[payer]);
         self.lanes.set_payer(id, payer);
@@ -482,8 +482,8 @@ impl Server {
                 self.note_change();
                 Ok(())
             }
-            ToDaemon::Settle { end, generation } if is_program => {
-                self.will_settle(id, end, generation);
+            ToDaemon::AskPeer { end, generation } if is_program => {
+                self.will_answer(id, end, generation);
                 Ok(())
             }
             ToDaemon::Ping => {
@@ -567,7 +567,7 @@ impl Server {
         }
     }
 
-    /// Sends without waiting and, to a program, rings its mailbox. Returns whether it went.
+    /// Sends without waiting and, to a program, rings its event flag. Returns whether it went.
     fn send(&self, id: ClientId, message: &FromDaemon, fds: &[i32]) -> bool {
         let Some(client) = self.clients.get(&id) else {
             return false;

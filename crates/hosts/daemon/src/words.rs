@@ -16,6 +16,10 @@ impl Fields<'_> {
         Some(*first)
     }
 
+    pub fn u8(&mut self) -> Option<u8> {
+        self.take().map(u8::from_be_bytes)
+    }
+
     pub fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_be_bytes)
     }

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Daemon, PATIENCE, Program, Scratch, skip, tcp_pair, wait_for};
 use fuse::Fuse;
@@ -48,11 +48,20 @@ fn lingering() -> (OwnedFd, TcpStream) {
 fn locked(fuse: &Fuse) -> (OwnedFd, TcpStream) {
     let (socket, peer) = tcp_pair("127.0.0.1:0");
     let (mut sender, page) = (socket.try_clone().unwrap(), fuse.page());
+    let (said, id) = std::sync::mpsc::channel();
     let sending = thread::spawn(move || {
+        let _ = said.send(rustix::thread::gettid());
         let _ = sender.write(page);
     });
-    // It sleeps in the kernel before long; a thread that has not come so far cannot be told from it.
-    thread::sleep(Duration::from_millis(100));
+    let status = format!(
+        "/proc/self/task/{}/status",
+        id.recv().unwrap().as_raw_nonzero()
+    );
+    // It waits for nothing before.
+    wait_for("a thread that sleeps in the kernel", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        status.contains("State:\tS") || status.contains("State:\tD")
+    });
     assert!(!sending.is_finished());
     (socket.into(), peer)
 }
@@ -101,7 +110,7 @@ fn send_in_every_way(daemon: &Daemon, make: &dyn Fn() -> OwnedFd, has_to_stay: b
     for (number, way) in ways.iter().enumerate() {
         println!("way {number}");
         // Nobody receives before the last copy here is closed.
-        signal_all(daemon, libc::SIGSTOP);
+        daemon.stop();
         let client = connect_as(daemon, ATTACKER);
         if number != 5 {
             say_hello(&client);
@@ -113,40 +122,23 @@ fn send_in_every_way(daemon: &Daemon, make: &dyn Fn() -> OwnedFd, has_to_stay: b
         } else {
             drop(fd);
         }
-        signal_all(daemon, libc::SIGCONT);
-    }
-}
-
-fn signal_all(daemon: &Daemon, signal: i32) {
-    daemon.signal(signal);
-    for child in children_of(daemon.child.id()) {
-        let pid = rustix::process::Pid::from_raw(child as i32).unwrap();
-        let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
+        daemon.go_on();
     }
 }
 
 /// Without waiting for an answer, which a client whose user's process stands still does not get.
 fn say_hello(client: &Client) {
-    let (mailbox, board, table) = (common::mailbox(), common::board(), common::end_table());
-    let fds = [mailbox.raw(), board.raw(), table.raw()];
+    let (event_flag, parking, table) =
+        (common::event_flag(), common::parking(), common::end_table());
+    let fds = [event_flag.raw(), parking.raw(), table.raw()];
     client.send(&common::hello("attacker"), &fds).unwrap();
 }
 
-fn children_of(pid: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Some(child) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else {
-            continue;
-        };
-        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        let behind = stat.rsplit(") ").next().unwrap_or_default();
-        let parent = behind.split(' ').nth(1).and_then(|it| it.parse().ok());
-        if parent == Some(pid) {
-            found.push(child);
-        }
-    }
-    found
+/// When a process was started, in ticks (proc_pid_stat(5)); with its number that names it. `None`: it has ended,
+/// whether somebody has waited for it or not.
+fn start_of(pid: u32) -> Option<String> {
+    let stat = common::stat_of(pid)?;
+    (stat.first()? != "Z").then(|| stat.get(19).cloned())?
 }
 
 fn assert_serves_others(daemon: &Daemon) {
@@ -205,7 +197,10 @@ fn attack(test: &str, signal: i32) {
     }
     // Each attacker's connection may still be there, and no more.
     assert!(daemon.open_files() <= before + 40 * 4);
-    let receivers = children_of(daemon.child.id());
+    let receivers: Vec<_> = common::children_of(daemon.child.id())
+        .into_iter()
+        .filter_map(|pid| Some((pid, start_of(pid)?)))
+        .collect();
     assert!(!receivers.is_empty());
     daemon.signal(signal);
     daemon.wait();
@@ -219,11 +214,31 @@ fn attack(test: &str, signal: i32) {
         sluice_control::client::ping(&socket, PATIENCE).is_ok()
     });
     drop((next, fuse));
-    wait_for("the end of all processes", || {
-        receivers
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // On a busy machine another process may have the number by now.
+        let left: Vec<_> = receivers
             .iter()
-            .all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap())
-    });
+            .filter(|(pid, start)| start_of(*pid).as_ref() == Some(start))
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        let tell = |(pid, _): &&(u32, String)| {
+            let says = |what| fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            let threads = fs::read_dir(format!("/proc/{pid}/task"))
+                .into_iter()
+                .flatten();
+            let stacks = threads.flatten().map(|thread| {
+                let says = |what| fs::read_to_string(thread.path().join(what)).unwrap_or_default();
+                says("comm") + &says("stat") + &says("stack")
+            });
+            format!("{}{}", says("stat"), stacks.collect::<String>())
+        };
+        let told = || left.iter().map(tell).collect::<String>();
+        assert!(Instant::now() < deadline, "these did not end:\n{}", told());
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// In the process that [`Fuse::mount`] starts.

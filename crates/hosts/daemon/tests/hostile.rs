@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use common::{Daemon, board, end_table, hello, mailbox, memory, next, tcp_pair, wait_for};
+use common::{Daemon, end_table, event_flag, hello, memory, next, parking, tcp_pair, wait_for};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sluice_control::client::{Client, ReceiveError};
@@ -100,29 +100,29 @@ fn a_hello_needs_exactly_its_three_memories() {
     let null = || sluice_sys::unix::Fd::from(std::os::fd::OwnedFd::from(null.try_clone().unwrap()));
     let sets = [
         vec![],
-        vec![mailbox(), board()],
-        vec![mailbox(), board(), end_table(), board()],
-        vec![null(), board(), end_table()],
-        vec![mailbox(), null(), end_table()],
-        vec![mailbox(), board(), null()],
-        // The mailbox could shrink under sluiced's mapping, or has no page.
-        vec![memory(4096, SEAL_GROW), board(), end_table()],
-        vec![memory(4095, SEAL_SHRINK), board(), end_table()],
-        // Peers could write the board, or its owner shrink it, or it is too small.
+        vec![event_flag(), parking()],
+        vec![event_flag(), parking(), end_table(), parking()],
+        vec![null(), parking(), end_table()],
+        vec![event_flag(), null(), end_table()],
+        vec![event_flag(), parking(), null()],
+        // The event flag could shrink under sluiced's mapping, or has no page.
+        vec![memory(4096, SEAL_GROW), parking(), end_table()],
+        vec![memory(4095, SEAL_SHRINK), parking(), end_table()],
+        // Peers could write the parking table, or its owner shrink it, or it is too small.
         vec![
-            mailbox(),
+            event_flag(),
             memory(4096, SEAL_SHRINK | SEAL_GROW),
             end_table(),
         ],
         vec![
-            mailbox(),
+            event_flag(),
             memory(4096, SEAL_GROW | SEAL_FUTURE_WRITE),
             end_table(),
         ],
-        vec![mailbox(), memory(64, all), end_table()],
-        vec![mailbox(), board(), memory(100, all)],
-        // sluiced cannot write this mailbox.
-        vec![memory(4096, all), board(), end_table()],
+        vec![event_flag(), memory(64, all), end_table()],
+        vec![event_flag(), parking(), memory(100, all)],
+        // sluiced cannot write this event flag.
+        vec![memory(4096, all), parking(), end_table()],
     ];
     for (number, set) in sets.into_iter().enumerate() {
         let client = daemon.connect();
@@ -243,11 +243,11 @@ fn a_close_that_lingers_does_not_stop_sluiced() {
     while std::io::Write::write(&mut &connected, &[0; 65536]).is_ok() {}
     rustix::net::sockopt::set_socket_linger(&connected, Some(Duration::from_secs(600))).unwrap();
     // While sluiced is stopped, the program closes its own descriptor, so that the copy in the
-    // message is the last one.
-    daemon.signal(libc::SIGSTOP);
+    // message is the last one. It would wait itself, should it not be.
+    daemon.stop();
     program.announce(0, &connected);
     drop(connected);
-    daemon.signal(libc::SIGCONT);
+    daemon.go_on();
     program.settle();
     // The bytes are still there: nobody has waited for them or thrown them away.
     let mut byte = [0];

@@ -5,9 +5,9 @@ mod common;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Daemon, PATIENCE, Scratch, command, wait_for};
+use common::{Daemon, PATIENCE, Program, Scratch, command, wait_for};
 use sluice_control::client::{self, Client, ClientError};
 use sluice_control::message::{FromDaemon, Reason, ToDaemon};
 
@@ -52,17 +52,30 @@ fn a_second_one_is_refused_and_does_no_harm() {
 /// It has the lock a moment longer than it answers.
 #[test]
 fn one_that_ends_is_waited_for() {
-    let scratch = Scratch::new();
-    let directory = scratch.0.join("run");
-    fs::create_dir(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
-    let ending = fs::File::create(scratch.0.join("run/control.sock.lock")).unwrap();
-    ending.lock().unwrap();
-    let mut child = command(&scratch).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it waits");
-    drop(ending);
-    let daemon = Daemon { child, scratch };
+    // It waits for ten seconds. Where this test stood still for longer, it has ended rightly.
+    let daemon = (0..20)
+        .find_map(|_| {
+            let scratch = Scratch::new();
+            let directory = scratch.0.join("run");
+            fs::create_dir(&directory).unwrap();
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+            let ending = fs::File::create(scratch.0.join("run/control.sock.lock")).unwrap();
+            ending.lock().unwrap();
+            let begun = Instant::now();
+            let child = command(&scratch).spawn().unwrap();
+            let mut daemon = Daemon { child, scratch };
+            // As long as one takes that gets no processor meanwhile.
+            std::thread::sleep(Duration::from_secs(4));
+            let waits = daemon.child.try_wait().unwrap().is_none();
+            // Not only closed: another test's child may have it too.
+            ending.unlock().unwrap();
+            if begun.elapsed() > Duration::from_secs(9) {
+                return None;
+            }
+            assert!(waits, "it waits");
+            Some(daemon)
+        })
+        .expect("this test stood still each time");
     wait_for("the start of sluiced", || daemon.ping().is_ok());
 }
 
@@ -128,8 +141,25 @@ fn it_ends_when_asked() {
 
 #[test]
 fn it_ends_when_idle_and_not_before() {
-    let mut daemon = Daemon::start(&["--idle-exit", "1"]);
-    let program = daemon.program("busy");
+    // One that nobody came to for its second, as this test had no processor, has ended rightly.
+    let (mut daemon, program) = (0..20)
+        .find_map(|_| {
+            let scratch = Scratch::new();
+            let path = scratch.socket();
+            let mut child = command(&scratch)
+                .args(["--idle-exit", "1"])
+                .spawn()
+                .unwrap();
+            let mut client = None;
+            wait_for("the start of sluiced, or its end", || {
+                client = Client::connect(path.as_os_str().as_bytes()).ok();
+                client.is_some() || child.try_wait().unwrap().is_some()
+            });
+            let daemon = Daemon { child, scratch };
+            Some((daemon, client?))
+        })
+        .map(|(daemon, client)| (daemon, Program::introduce_as(client, "busy")))
+        .expect("it has ended each time");
     // Longer than the limit, with somebody there.
     std::thread::sleep(Duration::from_millis(1500));
     program.settle();
@@ -218,7 +248,7 @@ fn other_users_are_refused_unless_all_are_allowed() {
         let mut ask = std::process::Command::new(&program);
         ask.args(["--exact", NAME]).uid(NOBODY);
         ask.env("SLUICED_TEST_ASK", daemon.scratch.socket());
-        ask.output().unwrap().status.code()
+        common::execute_copy(|| ask.output()).status.code()
     };
     let private = Daemon::start(&[]);
     // Even if somebody opened the way to the socket.

@@ -209,7 +209,8 @@ fn without_privileges_connections_across_namespaces_stay_on_tcp() {
     std::fs::copy(env!("CARGO_BIN_EXE_sluiced"), &program).unwrap();
     let mut command = Command::new(&program);
     command.arg("--socket").arg(scratch.socket());
-    let child = command.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    command.uid(NOBODY).gid(NOBODY);
+    let child = common::execute_copy(|| command.spawn());
     let daemon = Daemon { child, scratch };
     wait_for("the start of sluiced", || daemon.ping().is_ok());
     let (client, server) = (daemon.program("client"), daemon.program("server"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, Scratch, sluiced, tcp_pair, wait_for};
+use common::{Daemon, Scratch, sluiced, state_of, tcp_pair, wait_for};
 use sluice_control::client::Client;
 
 /// A sluiced in a shell's limits (`ulimit` options).
@@ -27,12 +27,6 @@ fn limited_in(scratch: Scratch, limits: &str, arguments: &[&str]) -> Daemon {
     daemon
 }
 
-/// `proc_pid_stat(5)`: what the first thread does.
-fn state(daemon: &Daemon) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
 #[test]
 fn without_descriptors_it_sleeps_and_serves_those_it_has() {
     let daemon = limited("-n 256", &[]);
@@ -46,7 +40,7 @@ fn without_descriptors_it_sleeps_and_serves_those_it_has() {
     // Nobody more can be accepted, and yet it does not ask again and again.
     let mut asleep = 0;
     wait_for("sleep", || {
-        asleep = if state(&daemon) == Some('S') {
+        asleep = if state_of(daemon.child.id()).as_deref() == Some("S") {
             asleep + 1
         } else {
             0
@@ -57,6 +51,8 @@ fn without_descriptors_it_sleeps_and_serves_those_it_has() {
     witness.announce(0, &connected);
     witness.announce(1, &accepted);
     drop(others);
+    // Who comes now is behind all those that were not accepted yet.
+    wait_for("the end of the queue", || daemon.ping().is_ok());
     wait_for("the close of all descriptors", || {
         daemon.open_files() <= before + 8
     });

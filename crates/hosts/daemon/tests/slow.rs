@@ -3,17 +3,22 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 
 use common::{Daemon, tcp_pair, wait_for};
 use sluice_control::client::Client;
 
-/// Where figures are served. Another program may take the port before sluiced does, so a free one is only
-/// likely.
+/// Where figures are served. A socket that is bound there and no more keeps the kernel from giving the port to others,
+/// until this process ends; sluiced may listen there.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
+    let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&held, true).unwrap();
+    bind(&held, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = SocketAddr::try_from(getsockname(&held).unwrap()).unwrap();
+    std::mem::forget(held);
+    address.port()
 }
 
 fn scrape(address: SocketAddr) -> String {

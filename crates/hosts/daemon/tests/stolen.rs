@@ -6,6 +6,7 @@ mod common;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::sync::{PoisonError, RwLock};
 
 use common::{Daemon, Program};
 use proptest::prelude::*;
@@ -13,6 +14,15 @@ use proptest::test_runner::TestRunner;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
 use sluice_control::message::{FromDaemon, ToDaemon};
 use sluice_sys::tcp;
+
+/// Whoever starts a child, until that executes its program: it has the connections of all tests meanwhile, and what is
+/// closed here is not closed.
+static STARTING: RwLock<()> = RwLock::new(());
+
+fn start() -> Daemon {
+    let _turn = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+    Daemon::start(&[])
+}
 
 /// Connects from this very port; `None` where the kernel does not let it be used now.
 fn connect_from(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
@@ -39,7 +49,7 @@ fn is_established(socket: &TcpStream) -> bool {
 
 #[test]
 fn an_end_announced_and_reset_from_every_port_gets_no_connection_of_others() {
-    let daemon = Daemon::start(&[]);
+    let daemon = start();
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let (thief, server, client) = (
             daemon.program("thief"),
@@ -90,7 +100,7 @@ fn an_end_announced_and_reset_from_every_port_gets_no_connection_of_others() {
 
 #[test]
 fn a_socket_that_was_connected_anew_is_not_what_was_announced() {
-    let daemon = Daemon::start(&[]);
+    let daemon = start();
     let (thief, server) = (daemon.program("thief"), daemon.program("server"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -295,7 +305,8 @@ impl World {
 
 #[test]
 fn a_lane_joins_the_two_ends_of_one_open_connection() {
-    let daemon = Daemon::start(&[]);
+    let daemon = start();
+    let _nobody_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     let config = ProptestConfig {
         cases: 150,
         failure_persistence: None,

@@ -2,32 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use sluice_shmem::board::Board;
+use sluice_shmem::parking::ParkingTable;
+use sluice_waiting::limits::LIMITS;
 
 use crate::Violation;
+use crate::ab_test::AbTest;
 use crate::down::{AWAKE_NS, Down};
 use crate::halves::{Far, Near};
 use crate::lane::Lane;
 use crate::message::{LaneNumber, Note, records};
 use crate::outgoing::{Outbox, Outgoing};
-use crate::trials::Trials;
+use crate::oversubscribed::{Opinion, Oversubscribed};
 use crate::up::After;
-use crate::watched::{SLOT, Waiter, WaitersId, Watch};
+use crate::watched::{Waiter, WaitersId, Watch};
 use crate::wire::{LinkId, Wire};
 
-/// Time between looks at the readers of all lanes while polling, nanoseconds.
-const LOOK_NS: u64 = 20_000;
-/// Polling goes on for so long after something moved, nanoseconds.
-const BUSY_NS: u64 = 200_000;
-/// How long the daemon polls to see whether a connection is lively, nanoseconds, and the time
-/// between such trials, which doubles as long as they lead to nothing.
-const TRIAL_NS: u64 = 2_000_000;
-const TRIAL_EVERY_NS: u64 = 10_000_000;
-const TRIAL_EVERY_NS_MAX: u64 = 1_000_000_000;
-/// Between the look that finds lively connections and the trial the daemon sleeps for so long,
-/// nanoseconds: what readers take in that time says what an offer must move.
-const MEASURED_NS: u64 = 8_000_000;
-/// Rings that have been offered for so long, nanoseconds, have been found to pay by somebody.
+/// Rings that have been granted for so long, nanoseconds, have been found to pay by somebody.
 const PAID_NS: u64 = 20_000_000;
 /// Bytes of notes for one link that may wait for room, beyond which the less important ones are
 /// said later.
@@ -77,13 +67,16 @@ pub enum Rest {
     Sleep(u64),
 }
 
-/// The lanes and the links.
+/// Lanes and their links: all of a daemon, or the share of one of its threads.
 #[derive(Debug)]
 pub struct Engine<W> {
     /// Posts to the links.
     pub wire: W,
     /// Where the daemon announces its own sleep, to the programs that write.
-    board: Board,
+    parking: ParkingTable,
+    /// In that, and in the ready lines.
+    slot: u32,
+    oversubscribed: Oversubscribed,
     places: Vec<Place>,
     free: Vec<usize>,
     watch: Watch,
@@ -95,8 +88,8 @@ pub struct Engine<W> {
     busy_ns: u64,
     /// Polls until then in any case.
     awake_until_ns: u64,
-    trial_at_ns: u64,
-    trial_every_ns: u64,
+    probe_at_ns: u64,
+    probe_every_ns: u64,
     /// What connections move while the daemon sleeps is just being measured.
     is_measuring: bool,
     /// When a reader took something last, as of the last look.
@@ -108,40 +101,53 @@ pub struct Engine<W> {
     /// whatever else there is.
     is_paid: bool,
     is_eager: bool,
-    is_crowded: bool,
-    /// On the board.
-    says_crowded: bool,
+    is_oversubscribed: bool,
+    /// What it has said of that.
+    opinion: Opinion,
 }
 
 impl<W: Wire> Engine<W> {
-    /// Without lanes. `board` is this daemon's, which the programs get.
-    pub fn new(wire: W, board: Board) -> Self {
+    /// The only one of a daemon, without lanes. `parking` is the daemon's, which the programs get.
+    pub fn new(wire: W, parking: ParkingTable) -> Self {
+        Self::with_slot(wire, parking, 0, Oversubscribed::default())
+    }
+
+    /// One of several of a daemon, which have this parking table and this value in common, and each a slot of
+    /// its own, below 32.
+    pub fn with_slot(
+        wire: W,
+        parking: ParkingTable,
+        slot: u32,
+        oversubscribed: Oversubscribed,
+    ) -> Self {
         Self {
             wire,
-            board,
+            parking,
+            slot,
+            oversubscribed,
             places: Vec::new(),
             free: Vec::new(),
-            watch: Watch::default(),
+            watch: Watch::new(slot),
             links: Vec::new(),
             hot: Vec::new(),
             over: Vec::new(),
             looked_ns: 0,
             busy_ns: 0,
             awake_until_ns: 0,
-            trial_at_ns: 0,
-            trial_every_ns: TRIAL_EVERY_NS,
+            probe_at_ns: 0,
+            probe_every_ns: LIMITS.daemon_probe_every_ns,
             is_measuring: false,
             moved_ns: 0,
             standing: false,
             standing_ns: 0,
             is_paid: false,
             is_eager: false,
-            is_crowded: false,
-            says_crowded: false,
+            is_oversubscribed: false,
+            opinion: Opinion::default(),
         }
     }
 
-    /// Offers to every reader that is awake, whether that pays or not, and polls as long as there
+    /// Grants to every reader that is awake, whether that pays or not, and polls as long as there
     /// are lanes with a link; for lanes that are opened from now on. For tests, which want bytes on the ring
     /// however busy the machine is.
     pub fn set_eager(&mut self) {
@@ -168,7 +174,7 @@ impl<W: Wire> Engine<W> {
         let waiters = self.watch.add(&near, place);
         let slot = &mut self.places[place];
         slot.waiters = waiters;
-        slot.lane = Some(Lane::new(link, near, self.is_eager));
+        slot.lane = Some(Lane::new(link, near, self.slot, self.is_eager));
         Some(slot.number)
     }
 
@@ -338,16 +344,16 @@ impl<W: Wire> Engine<W> {
             return false;
         };
         let waiter = self.watch.waiter(*waiters, lane.down.watchers());
-        lane.down.is_moving(now_ns) && lane.down.trials(waiter).is_to_be_measured(now_ns)
+        lane.down.is_moving(now_ns) && lane.down.ab_test(waiter).is_to_be_measured(now_ns)
     }
 
-    /// The far daemon has taken an offer back.
+    /// The far daemon has taken a grant back.
     fn join(&mut self, place: usize, now_ns: u64) {
         let Place { lane, waiters, .. } = &mut self.places[place];
         if let Some(lane) = lane {
             let waiter = self.watch.waiter(*waiters, lane.down.watchers());
             if lane.down.is_busy(now_ns, waiter.as_deref()) {
-                lane.down.trials(waiter).join();
+                lane.down.ab_test(waiter).join();
             }
         }
     }
@@ -376,7 +382,7 @@ impl<W: Wire> Engine<W> {
 
     /// How to go on after a turn.
     pub fn rest(&self, now_ns: u64) -> Rest {
-        let is_busy = now_ns.saturating_sub(self.busy_ns) < BUSY_NS;
+        let is_busy = now_ns.saturating_sub(self.busy_ns) < LIMITS.daemon_busy_ns;
         let is_eager = self.is_eager && self.lanes().any(|lane| self.is_up(lane.link));
         if is_eager
             || self.standing
@@ -386,7 +392,7 @@ impl<W: Wire> Engine<W> {
         {
             Rest::Poll
         } else if self.lanes().next().is_some() {
-            Rest::Sleep(self.trial_at_ns)
+            Rest::Sleep(self.probe_at_ns)
         } else {
             Rest::Sleep(u64::MAX)
         }
@@ -395,17 +401,17 @@ impl<W: Wire> Engine<W> {
     /// Announces that the daemon is about to sleep. False: it must not, something came in between;
     /// either way [`Engine::withdraw_sleep`] follows.
     pub fn announce_sleep(&mut self) -> bool {
-        self.publish_crowd();
-        self.board.announce_sleep(SLOT);
+        self.publish_oversubscription();
+        self.parking.announce_sleep(self.slot);
         self.take_ready();
         self.hot.is_empty()
     }
 
     /// The daemon is awake again.
     pub fn withdraw_sleep(&mut self, now_ns: u64) {
-        self.board.withdraw_sleep(SLOT);
-        if now_ns >= self.trial_at_ns {
-            self.trial_at_ns = now_ns + self.trial_every_ns;
+        self.parking.withdraw_sleep(self.slot);
+        if now_ns >= self.probe_at_ns {
+            self.probe_at_ns = now_ns + self.probe_every_ns;
             self.try_out(now_ns);
         }
     }
@@ -413,15 +419,18 @@ impl<W: Wire> Engine<W> {
     /// Whether far more threads want to run than the machine has processors. Programs that wait for TCP
     /// heed that, as long as no ring is in use: whether that is worth its processor time is judged by what
     /// it moves.
-    pub fn set_crowded(&mut self, is_crowded: bool) {
-        self.is_crowded = is_crowded;
+    pub fn set_oversubscribed(&mut self, is_oversubscribed: bool) {
+        self.is_oversubscribed = is_oversubscribed;
     }
 
-    fn publish_crowd(&mut self) {
-        let says = self.is_crowded && !self.standing && self.lanes().next().is_some();
-        if says != self.says_crowded {
-            self.says_crowded = says;
-            self.board.set_crowded(says);
+    fn publish_oversubscription(&mut self) {
+        let opinion = Opinion {
+            is_oversubscribed: self.is_oversubscribed && self.lanes().next().is_some(),
+            is_standing: self.standing,
+        };
+        if opinion != self.opinion {
+            self.opinion = opinion;
+            self.oversubscribed.say(self.slot, opinion, &self.parking);
         }
     }
 
@@ -430,26 +439,28 @@ impl<W: Wire> Engine<W> {
         self.places.iter().filter_map(|place| place.lane.as_ref())
     }
 
-    /// Looks whether readers moved since the last trial. If they did it polls for a moment, the next
+    /// Looks whether readers moved since the last probe. If they did it polls for a moment, the next
     /// time: first it measures what they do by themselves. They may have begun just now.
     fn try_out(&mut self, now_ns: u64) {
         let before = self.moved_ns;
         self.looked_ns = now_ns;
         if std::mem::take(&mut self.is_measuring) {
-            self.each_trials(|trials| trials.end_alone(now_ns));
+            self.each_ab_test(|ab_test| ab_test.end_alone(now_ns));
             self.look(now_ns);
             if self.moved_ns > before {
-                self.awake_until_ns = now_ns + TRIAL_NS;
+                self.awake_until_ns = now_ns + LIMITS.daemon_probe_ns;
                 // For the next one, should this lead to nothing.
-                self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);
+                self.probe_every_ns =
+                    (2 * self.probe_every_ns).min(LIMITS.daemon_probe_every_max_ns);
             }
             return;
         }
         self.look(now_ns);
         if self.moved_ns > before {
             self.measure(now_ns);
-        } else if self.trial_every_ns < TRIAL_EVERY_NS_MAX {
-            self.trial_every_ns = (self.trial_every_ns + TRIAL_EVERY_NS).min(TRIAL_EVERY_NS_MAX);
+        } else if self.probe_every_ns < LIMITS.daemon_probe_every_max_ns {
+            self.probe_every_ns = (self.probe_every_ns + LIMITS.daemon_probe_every_ns)
+                .min(LIMITS.daemon_probe_every_max_ns);
         }
     }
 
@@ -458,15 +469,15 @@ impl<W: Wire> Engine<W> {
         if std::mem::replace(&mut self.is_measuring, true) {
             return;
         }
-        self.trial_at_ns = now_ns + MEASURED_NS;
-        self.each_trials(|trials| trials.begin_alone(now_ns));
+        self.probe_at_ns = now_ns + LIMITS.daemon_measured_ns;
+        self.each_ab_test(|ab_test| ab_test.begin_alone(now_ns));
     }
 
     /// Calls `each` with what is known of every reader, for each of its lanes.
-    fn each_trials(&mut self, each: impl Fn(&mut Trials)) {
+    fn each_ab_test(&mut self, each: impl Fn(&mut AbTest)) {
         // What all its lanes have taken is counted before.
         self.each_reader(|down, waiter| down.count(waiter));
-        self.each_reader(|down, waiter| each(down.trials(waiter)));
+        self.each_reader(|down, waiter| each(down.ab_test(waiter)));
     }
 
     fn each_reader(&mut self, each: impl Fn(&mut Down, Option<&mut Waiter>)) {
@@ -479,13 +490,13 @@ impl<W: Wire> Engine<W> {
     }
 
     fn expect_traffic(&mut self, now_ns: u64) {
-        self.trial_every_ns = TRIAL_EVERY_NS;
-        self.trial_at_ns = self.trial_at_ns.min(now_ns + TRIAL_EVERY_NS);
+        self.probe_every_ns = LIMITS.daemon_probe_every_ns;
+        self.probe_at_ns = self.probe_at_ns.min(now_ns + LIMITS.daemon_probe_every_ns);
     }
 
     fn look_every_ns(&self) -> u64 {
         // A look costs a few cache lines of each lane.
-        LOOK_NS * (1 + self.places.len() as u64 / 64)
+        LIMITS.daemon_look_ns * (1 + self.places.len() as u64 / 64)
     }
 
     fn link_mut(&mut self, link: LinkId) -> &mut Link {
@@ -597,10 +608,10 @@ impl<W: Wire> Engine<W> {
                 .look(now_ns, waiter, &mut |note| outbox.note(number, note));
             let stands = lane.is_standing();
             standing |= stands;
-            let trials = lane.down.trials(self.watch.waiter(waiters, watchers));
-            worth |= stands && trials.are_worth_it();
+            let ab_test = lane.down.ab_test(self.watch.waiter(waiters, watchers));
+            worth |= stands && ab_test.are_worth_it();
             if self.is_paid {
-                trials.measure_beside(now_ns);
+                ab_test.measure_beside(now_ns);
             }
             if lane.down.moved_ns() == now_ns {
                 self.moved_ns = now_ns;
@@ -612,16 +623,16 @@ impl<W: Wire> Engine<W> {
         }
         self.collect();
         if worth {
-            self.trial_every_ns = TRIAL_EVERY_NS;
+            self.probe_every_ns = LIMITS.daemon_probe_every_ns;
         }
         if !self.standing {
             self.standing_ns = now_ns;
         }
         self.standing = standing;
-        self.publish_crowd();
+        self.publish_oversubscription();
         self.is_paid = standing && (worth || now_ns.saturating_sub(self.standing_ns) >= PAID_NS);
         if standing && !self.is_paid && std::mem::take(&mut self.is_measuring) {
-            self.each_trials(Trials::disturb_alone);
+            self.each_ab_test(AbTest::disturb_alone);
         }
     }
 

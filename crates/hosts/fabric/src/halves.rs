@@ -1,7 +1,7 @@
 //! Where the two halves of a lane lie: in this daemon's memory, and in the far one's.
 
-use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
+use sluice_shmem::parking::ParkingTable;
 
 use crate::Violation;
 use crate::message::LaneNumber;
@@ -17,7 +17,7 @@ pub struct Near {
     /// Which side the daemon is, 0 or 1.
     pub side: u32,
     /// Where the program announces the sleep of its epoll instances.
-    pub board: Option<Board>,
+    pub parking: Option<ParkingTable>,
     /// The key of a region with the ring that the program writes.
     pub region: u32,
 }

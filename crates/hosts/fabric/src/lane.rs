@@ -24,15 +24,19 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The daemon takes its side of a lane that was never used.
-    pub fn new(link: LinkId, near: Near, is_eager: bool) -> Self {
+    /// The engine with this slot takes the daemon's side of a lane that was never used.
+    pub fn new(link: LinkId, near: Near, slot: u32, is_eager: bool) -> Self {
         let side = near.side & 1;
         Self {
             link,
             near,
             far: None,
-            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
-            down: Down::new(near.chunk.direction(near.lane, side), near.board, is_eager),
+            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region, slot),
+            down: Down::new(
+                near.chunk.direction(near.lane, side),
+                near.parking,
+                is_eager,
+            ),
             is_program_gone: false,
             is_resume_owed: false,
         }
@@ -65,7 +69,7 @@ impl Lane {
         self.is_program_gone && self.up.is_done() && self.down.is_done()
     }
 
-    /// There is no link. If neither ring was ever offered and nobody here uses the lane any more, it
+    /// There is no link. If neither ring was ever granted and nobody here uses the lane any more, it
     /// ends: the link may never come. Says whether it did.
     pub fn end_if_unused(&mut self) -> bool {
         let ends = self.is_program_gone && self.up.is_unused() && self.down.is_unused();
@@ -124,7 +128,7 @@ impl Lane {
             Note::Call => self.down.called(now_ns),
             Note::Finished => self.up.finished()?,
             Note::Gone => self.abandon(),
-            Note::Offer => self.up.offered(),
+            Note::Grant => self.up.granted(),
             Note::Revoke => self.up.revoked(),
             Note::Consumed(total) => self.up.consumed(total)?,
             Note::Closed => self.up.closed(),
@@ -133,7 +137,7 @@ impl Lane {
             | Note::Segment(_)
             | Note::Tcp(_)
             | Note::Left
-            | Note::Settled
+            | Note::Relinquished
             | Note::Done
             | Note::Missing => {
                 self.down.hear(note, now_ns)?;

@@ -5,18 +5,19 @@
 //! the ring of the far end, by RDMA writes. [`down`] is the writer of the local program's incoming
 //! direction, whose bytes the far daemon has placed there. The [`engine::Engine`] has all lanes of a
 //! host, looks at those that may have something, and decides when there is nothing to poll for;
-//! [`trials`] say whether polling pays.
+//! [`ab_test`] says whether polling pays.
 //!
 //! What moves the bytes is behind [`wire::Wire`]. Nothing here makes a system call, takes a lock or
 //! copies payload.
 
+pub mod ab_test;
 pub mod down;
 pub mod engine;
 pub mod halves;
 pub mod lane;
 pub mod message;
 pub mod outgoing;
-pub mod trials;
+pub mod oversubscribed;
 pub mod up;
 pub mod watched;
 pub mod wire;

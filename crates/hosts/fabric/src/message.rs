@@ -46,13 +46,13 @@ impl fmt::Display for LaneNumber {
 /// What is said of one lane. "Sender" and "receiver" are those of the direction in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Receiver: it would make an offer to a daemon that polls.
+    /// Receiver: it would make a grant to a daemon that polls.
     Call,
     /// Sender: it polls now, for a while.
     Here,
     /// Receiver: its program polls; the ring may be used.
-    Offer,
-    /// Receiver: its program wants to sleep. To be answered with `Settled`.
+    Grant,
+    /// Receiver: its program wants to sleep. To be answered with `Relinquished`.
     Revoke,
     /// Receiver: so many bytes were consumed from the ring since the lane began.
     Consumed(u64),
@@ -68,7 +68,7 @@ pub enum Note {
     /// Sender: the ring segment is over.
     Left,
     /// Sender: its program does not write to the ring, and everything that was there is sent.
-    Settled,
+    Relinquished,
     /// Sender: nothing comes any more. To be answered with `Finished`.
     Done,
     /// Receiver: it knows that nothing comes any more, and has everything that came before.
@@ -94,14 +94,14 @@ impl Record {
     /// As it goes over the wire.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let (kind, value) = match self.note {
-            Note::Offer => (1, 0),
+            Note::Grant => (1, 0),
             Note::Revoke => (2, 0),
             Note::Consumed(bytes) => (3, bytes),
             Note::Closed => (4, 0),
             Note::Resume(bytes) => (5, bytes),
-            Note::Segment(mark) => (6, mark),
+            Note::Segment(switch_offset) => (6, switch_offset),
             Note::Left => (7, 0),
-            Note::Settled => (8, 0),
+            Note::Relinquished => (8, 0),
             Note::Done => (9, 0),
             Note::Missing => (10, 0),
             Note::Call => (11, 0),
@@ -125,14 +125,14 @@ impl Record {
         };
         let value = u64::from_be_bytes(value);
         let note = match (kind, value) {
-            (1, 0) => Note::Offer,
+            (1, 0) => Note::Grant,
             (2, 0) => Note::Revoke,
             (3, bytes) => Note::Consumed(bytes),
             (4, 0) => Note::Closed,
             (5, bytes) => Note::Resume(bytes),
-            (6, mark) => Note::Segment(mark),
+            (6, switch_offset) => Note::Segment(switch_offset),
             (7, 0) => Note::Left,
-            (8, 0) => Note::Settled,
+            (8, 0) => Note::Relinquished,
             (9, 0) => Note::Done,
             (10, 0) => Note::Missing,
             (11, 0) => Note::Call,
@@ -162,14 +162,14 @@ mod tests {
     #[test]
     fn records_come_back_and_nothing_else_does() {
         let notes = [
-            Note::Offer,
+            Note::Grant,
             Note::Revoke,
             Note::Consumed(u64::MAX),
             Note::Closed,
             Note::Resume(7),
             Note::Segment(1 << 40),
             Note::Left,
-            Note::Settled,
+            Note::Relinquished,
             Note::Done,
             Note::Missing,
             Note::Call,

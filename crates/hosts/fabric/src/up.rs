@@ -1,29 +1,18 @@
 //! What the local program writes, on its way to the far host. The daemon is its reader.
 
-use sluice_shmem::direction::{Direction, Mode};
-use sluice_shmem::{Broken, Consumer};
+use sluice_shmem::Broken;
+use sluice_shmem::direction::Direction;
+use sluice_shmem::handover::{Gate, RelayReader};
 
 use crate::Violation;
 use crate::halves::Far;
 use crate::message::Note;
 use crate::outgoing::Outgoing;
-use crate::watched::SLOT;
 use crate::wire::{Full, Local, Remote, Wire};
 
 /// Bytes of one RDMA write. Each costs the far daemon a completion; until it is complete the far
 /// program sees nothing of it.
 const WRITE_BYTES_MAX: u64 = 128 * 1024;
-
-/// Whether the program may use the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
-    /// No: the daemon counts as asleep.
-    Shut,
-    /// Yes.
-    Open,
-    /// No, but it may still be in a write that it began before.
-    Closing,
-}
 
 /// How it goes on after a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +27,7 @@ pub enum After {
 #[derive(Debug)]
 pub struct Up {
     direction: Direction,
-    consumer: Consumer,
+    reader: RelayReader,
     region: u32,
     /// Bytes behind the head that lie in the far ring.
     posted: u64,
@@ -46,14 +35,12 @@ pub struct Up {
     placed: u64,
     /// Bytes that the far program has consumed.
     consumed: u64,
-    /// The mark of the ring segment that the far daemon knows of.
+    /// The switch offset of the ring segment that the far daemon knows of.
     segment: Option<u64>,
     /// Whether the far daemon has certainly heard of it.
     is_segment_said: bool,
     /// Bytes that went by TCP, as far as was said.
     tcp_said: u64,
-    gate: Gate,
-    is_adopted: bool,
     /// No process is left that could write.
     is_writer_gone: bool,
     /// The far program reads no more, or the ring cannot be trusted any more.
@@ -66,14 +53,14 @@ pub struct Up {
 }
 
 impl Up {
-    /// Becomes the reader of `direction`, whose ring is in a region with this key. The program
-    /// stays on TCP.
-    pub fn new(direction: Direction, region: u32) -> Self {
-        direction.announce_sleep();
-        direction.watch(SLOT);
+    /// Becomes the reader of `direction`, whose ring is in a region with this key, for the engine with this
+    /// slot. The program stays on TCP.
+    pub fn new(direction: Direction, region: u32, slot: u32) -> Self {
+        let reader = RelayReader::start(&direction);
+        direction.watch(slot);
         Self {
             direction,
-            consumer: Consumer::default(),
+            reader,
             region,
             posted: 0,
             placed: 0,
@@ -81,8 +68,6 @@ impl Up {
             segment: None,
             is_segment_said: true,
             tcp_said: 0,
-            gate: Gate::Shut,
-            is_adopted: false,
             is_writer_gone: false,
             is_over: false,
             is_done_sent: false,
@@ -93,7 +78,7 @@ impl Up {
 
     /// Whether the far end keeps this daemon from sleeping.
     pub fn is_standing(&self) -> bool {
-        self.gate != Gate::Shut || self.is_writer_gone && !self.is_done_sent
+        self.reader.gate() != Gate::Shut || self.is_writer_gone && !self.is_done_sent
     }
 
     /// Whether the program is in a ring segment, whose end it does not announce.
@@ -117,9 +102,9 @@ impl Up {
         Ok(())
     }
 
-    /// Whether the far ring was never offered to the local program.
+    /// Whether the far ring was never granted to the local program.
     pub fn is_unused(&self) -> bool {
-        !self.is_adopted
+        !self.reader.is_enabled()
     }
 
     /// Bytes that were ever placed in the far ring.
@@ -128,40 +113,24 @@ impl Up {
     }
 
     /// The far program polls.
-    pub fn offered(&mut self) {
-        if self.is_over || self.gate == Gate::Open {
-            return;
+    pub fn granted(&mut self) {
+        if !self.is_over && self.reader.open(&self.direction) {
+            self.tcp_said = 0;
         }
-        if !self.is_adopted {
-            self.is_adopted = true;
-            self.direction.adopt();
-        }
-        // One announcement stands whenever the gate is not open.
-        self.gate = Gate::Open;
-        self.tcp_said = 0;
-        self.direction.withdraw_sleep();
     }
 
     /// The far program wants to sleep, or the link is gone. Answered by a push.
     pub fn revoked(&mut self) {
         // Who is over has said `Done` or is about to, which is an answer, too.
         if !self.is_over {
-            self.close_gate(Gate::Closing);
+            self.reader.close_gate(&self.direction);
         }
-    }
-
-    /// From here on the program finds its reader asleep.
-    fn close_gate(&mut self, gate: Gate) {
-        if self.gate == Gate::Open {
-            self.direction.announce_sleep();
-        }
-        self.gate = gate;
     }
 
     /// The link is gone. Nothing is sent on another one before it is known what has arrived, and
-    /// what was offered counts no more.
+    /// what was granted counts no more.
     pub fn suspend(&mut self) {
-        self.close_gate(Gate::Shut);
+        self.reader.shut(&self.direction);
         self.is_suspended = true;
     }
 
@@ -193,7 +162,7 @@ impl Up {
         self.consumed = total;
         self.posted -= more;
         if !self.is_over {
-            self.consumer.consume(&self.direction, more as usize);
+            self.reader.consume(&self.direction, more as usize);
         }
         Ok(())
     }
@@ -201,7 +170,7 @@ impl Up {
     /// The far program reads no more.
     pub fn closed(&mut self) {
         if !self.is_over {
-            self.direction.close();
+            self.reader.close(&self.direction);
             self.stop();
         }
     }
@@ -222,15 +191,15 @@ impl Up {
         }
         let is_empty = self.posted == 0
             && !self.direction.is_write_in_flight()
-            && matches!(self.consumer.available(&self.direction), Ok(0));
+            && matches!(self.reader.look(&self.direction), Ok(seen) if seen.available == 0);
         if !is_empty {
-            self.direction.break_sender();
+            self.reader.break_sender(&self.direction);
         }
         self.stop();
     }
 
     fn stop(&mut self) {
-        self.close_gate(Gate::Shut);
+        self.reader.shut(&self.direction);
         self.is_over = true;
         self.segment = None;
     }
@@ -250,13 +219,13 @@ impl Up {
                 Ok(After::Again) => return After::Again,
                 Err(Broken) => {
                     // The program's own memory is beyond repair.
-                    self.direction.break_sender();
+                    self.reader.break_sender(&self.direction);
                     self.stop();
                     out.note(far.number, Note::Missing);
                 }
             }
-            // Only with an empty ring: for what lies in it another mark holds.
-            if self.gate == Gate::Open
+            // Only with an empty ring: for what lies in it another switch offset holds.
+            if self.reader.gate() == Gate::Open
                 && self.segment.is_none()
                 && self.posted == 0
                 && tcp_sent > self.tcp_said
@@ -267,10 +236,9 @@ impl Up {
             if writes {
                 return After::Again;
             }
-            if self.gate == Gate::Closing {
-                self.gate = Gate::Shut;
+            if self.reader.finish_closing() {
                 self.segment = None;
-                out.note(far.number, Note::Settled);
+                out.note(far.number, Note::Relinquished);
             }
         }
         if (self.is_over || self.is_writer_gone) && !self.is_done_sent {
@@ -287,24 +255,21 @@ impl Up {
         out: &mut Outgoing<'_, W>,
     ) -> Result<After, Broken> {
         loop {
-            // In this order. While bytes of a segment wait to be posted the program cannot begin
-            // another one, so the mark is theirs.
-            let mode = self.direction.mode();
-            let available = self.consumer.available(&self.direction)? as u64;
-            let mark = self.direction.mark();
-            let new = available - self.posted;
+            let seen = self.reader.look(&self.direction)?;
+            let switch_offset = seen.switch_offset;
+            let new = seen.available - self.posted;
             if new == 0 {
-                if mode == Mode::Tcp && self.segment.take().is_some() {
+                if seen.has_left && self.segment.take().is_some() {
                     out.note(far.number, Note::Left);
                 }
                 return Ok(After::Idle);
             }
-            if self.segment != Some(mark) || !self.is_segment_said {
-                if self.segment.is_some_and(|said| said != mark) {
+            if self.segment != Some(switch_offset) || !self.is_segment_said {
+                if self.segment.is_some_and(|said| said != switch_offset) {
                     out.note(far.number, Note::Left);
                 }
-                out.note(far.number, Note::Segment(mark));
-                self.segment = Some(mark);
+                out.note(far.number, Note::Segment(switch_offset));
+                self.segment = Some(switch_offset);
                 self.is_segment_said = true;
             }
             let ring_bytes = u64::from(far.ring_bytes);
@@ -315,7 +280,7 @@ impl Up {
                 return Ok(After::Again);
             }
             let [(address, first), _] =
-                self.consumer
+                self.reader
                     .pieces(&self.direction, self.posted as usize, bytes as usize);
             let local = Local {
                 address,

@@ -4,11 +4,8 @@
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::SLOTS;
 
+use crate::ab_test::AbTest;
 use crate::halves::Near;
-use crate::trials::Trials;
-
-/// The daemon's slot on its own board and in the ready lines: it is one waiter for all lanes.
-pub const SLOT: u32 = 0;
 
 /// A chunk whose ready lines are looked at.
 #[derive(Debug)]
@@ -25,10 +22,10 @@ pub struct Waiter {
     /// When bytes came last for any of them.
     pub busy_ns: u64,
     /// Whether rings pay.
-    pub trials: Trials,
+    pub ab_test: AbTest,
 }
 
-/// A board of a program, with its epoll instances.
+/// A parking table of a program, with its epoll instances.
 #[derive(Debug)]
 struct Waiters {
     address: u64,
@@ -39,16 +36,27 @@ struct Waiters {
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Watch {
+    /// Of the engine, in the ready lines.
+    slot: u32,
     chunks: Vec<Watched>,
     /// Those of programs that are gone are empty.
-    boards: Vec<Option<Waiters>>,
+    parking_tables: Vec<Option<Waiters>>,
 }
 
 /// The waiters of a lane's program: an index that holds as long as the lane does; none for a program
-/// without a board.
+/// without a parking table.
 pub type WaitersId = Option<usize>;
 
 impl Watch {
+    /// Of an engine with this slot in the daemon's parking table and in the ready lines: it is one waiter for
+    /// all its lanes.
+    pub fn new(slot: u32) -> Self {
+        Self {
+            slot,
+            ..Self::default()
+        }
+    }
+
     /// Watches one more lane, which has this place in the table.
     pub fn add(&mut self, near: &Near, place: usize) -> WaitersId {
         let address = near.chunk.address();
@@ -67,14 +75,15 @@ impl Watch {
         if let Some(entry) = self.chunks[at].places.get_mut(near.lane as usize) {
             *entry = Some(place);
         }
-        near.board.map(|board| self.add_waiters(board.address()))
+        near.parking
+            .map(|parking| self.add_waiters(parking.address()))
     }
 
     fn add_waiters(&mut self, address: u64) -> usize {
-        let mut boards = self.boards.iter_mut().enumerate();
-        let known = boards.find_map(|(at, board)| {
-            let board = board.as_mut().filter(|it| it.address == address)?;
-            board.lanes += 1;
+        let mut parking_tables = self.parking_tables.iter_mut().enumerate();
+        let known = parking_tables.find_map(|(at, parking)| {
+            let parking = parking.as_mut().filter(|it| it.address == address)?;
+            parking.lanes += 1;
             Some(at)
         });
         known.unwrap_or_else(|| {
@@ -83,14 +92,14 @@ impl Watch {
                 lanes: 1,
                 by_slot: [Waiter::default(); SLOTS as usize],
             });
-            match self.boards.iter().position(Option::is_none) {
+            match self.parking_tables.iter().position(Option::is_none) {
                 Some(free) => {
-                    self.boards[free] = waiters;
+                    self.parking_tables[free] = waiters;
                     free
                 }
                 None => {
-                    self.boards.push(waiters);
-                    self.boards.len() - 1
+                    self.parking_tables.push(waiters);
+                    self.parking_tables.len() - 1
                 }
             }
         })
@@ -112,8 +121,8 @@ impl Watch {
     }
 
     fn remove_waiters(&mut self, waiters: WaitersId) {
-        if let Some(board) = waiters.and_then(|at| self.boards.get_mut(at)) {
-            board.take_if(|it| {
+        if let Some(parking) = waiters.and_then(|at| self.parking_tables.get_mut(at)) {
+            parking.take_if(|it| {
                 it.lanes -= 1;
                 it.lanes == 0
             });
@@ -123,7 +132,7 @@ impl Watch {
     /// Calls `each` with the places of the lanes that programs have written to.
     pub fn take_ready(&self, mut each: impl FnMut(usize)) {
         for it in &self.chunks {
-            let line = it.chunk.ready(it.side, SLOT);
+            let line = it.chunk.ready(it.side, self.slot);
             if line.any() {
                 line.take(|lane| {
                     if let Some(Some(place)) = it.places.get(lane as usize) {
@@ -136,7 +145,7 @@ impl Watch {
 
     /// Bytes came for a lane that these epoll instances watch, a mask of slots.
     pub fn note_busy(&mut self, waiters: WaitersId, watchers: u64, now_ns: u64) {
-        if let Some(Some(it)) = waiters.and_then(|at| self.boards.get_mut(at)) {
+        if let Some(Some(it)) = waiters.and_then(|at| self.parking_tables.get_mut(at)) {
             for slot in slots(watchers) {
                 it.by_slot[slot].busy_ns = now_ns;
             }
@@ -145,7 +154,7 @@ impl Watch {
 
     /// The first of these epoll instances, if there is any.
     pub fn waiter(&mut self, waiters: WaitersId, watchers: u64) -> Option<&mut Waiter> {
-        let known = self.boards.get_mut(waiters?)?.as_mut()?;
+        let known = self.parking_tables.get_mut(waiters?)?.as_mut()?;
         let slot = slots(watchers).next()?;
         Some(&mut known.by_slot[slot])
     }

@@ -17,7 +17,7 @@ fn measure(pair: &mut Pair, mut message: impl FnMut(&mut Pair)) {
     }
 }
 
-/// Small messages there and back by TCP until the daemons have noticed and made offers.
+/// Small messages there and back by TCP until the daemons have noticed and made grants.
 fn warm_up(pair: &mut Pair, at: &mut [u64; 2]) {
     measure(pair, |pair| {
         exchange(pair, at, 0, 50);
@@ -226,7 +226,7 @@ fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
     let mut at = [0; 2];
     warm_up(&mut pair, &mut at);
     exchange(&mut pair, &mut at, 0, 40);
-    assert!(pair.hosts[1].has_lane_standing(), "no offer");
+    assert!(pair.hosts[1].has_lane_standing(), "no grant");
     // The reader closes, and the link fails while the answer to that is under way.
     pair.hosts[1].program.close();
     let number = pair.hosts[1].number;
@@ -282,7 +282,7 @@ fn daemons_sleep_while_the_link_is_down_whatever_is_missing() {
 fn a_lane_that_the_far_host_never_had_goes_on_by_tcp() {
     let mut pair = Pair::new(common::SMALL_RING);
     let mut at = 0;
-    // An offer that nobody hears of.
+    // A grant that nobody hears of.
     let stands = |pair: &Pair| {
         let mut lanes = pair.hosts[0].engine.lanes();
         lanes.any(|lane| lane.down.is_standing())
@@ -324,19 +324,19 @@ fn a_lane_that_the_far_host_never_had_goes_on_by_tcp() {
 }
 
 #[test]
-fn an_offer_to_a_daemon_that_hears_late_of_the_lane_ends() {
+fn a_grant_to_a_daemon_that_hears_late_of_the_lane_ends() {
     let mut pair = Pair::strangers([SMALL_RING; 2], true);
     pair.meet(0);
     let ready = pair.hosts[0].program.look();
-    assert!(ready.is_some(), "nothing keeps it from adopting");
-    // Offered, and taken back, since nothing comes.
+    assert!(ready.is_some(), "nothing keeps it from enabling");
+    // Granted, and taken back, since nothing comes.
     pair.run(2_000_000);
     let Side {
         end, generation, ..
     } = pair.hosts[0].program;
     assert!(
         wait::announce(end, generation).is_none(),
-        "a ring is offered"
+        "a ring is granted"
     );
     pair.meet(1);
     let slept = (0..100).any(|_| {

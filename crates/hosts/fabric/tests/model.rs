@@ -188,7 +188,7 @@ impl Machine {
                 }
                 self.is_cut = !self.is_cut;
             }
-            // Requests and answers, so that offers are made: at first while the daemons sleep.
+            // Requests and answers, so that grants are made: at first while the daemons sleep.
             _ => {
                 for ns in [10_000_000, 8_000_000] {
                     if !self.pair.hosts.iter().any(Host::has_lane_standing) {

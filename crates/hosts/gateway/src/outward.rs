@@ -10,7 +10,7 @@ use sluice_control::message::gateway::Ranges;
 use sluice_control::preface::{
     Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface, claimed_exit,
 };
-use sluice_relay::{Engine, Interest, PairId, socket};
+use sluice_relay::{EventLoop, Interest, PairId, socket};
 use sluice_sys::route::{self, Leads};
 
 /// Above: numbers of exits, and of connections that are being made.
@@ -97,15 +97,15 @@ impl Outward {
     /// Listens for programs of a node. The port.
     pub fn open(
         &mut self,
-        engine: &mut Engine,
+        event_loop: &mut EventLoop,
         exit: u32,
         address: IpAddr,
         rules: Rules,
     ) -> io::Result<u16> {
-        self.shut(engine, exit);
+        self.shut(event_loop, exit);
         let fd = socket::listen(&SocketAddr::new(address, 0), 1024)?;
         let port = socket::local_address(fd.as_fd())?.port();
-        engine.watch(fd.as_fd(), Interest::Readable, KEY_EXIT | u64::from(exit))?;
+        event_loop.watch(fd.as_fd(), Interest::Readable, KEY_EXIT | u64::from(exit))?;
         let opened = Exit {
             fd,
             rules,
@@ -117,48 +117,48 @@ impl Outward {
     }
 
     /// Does not, any more.
-    pub fn shut(&mut self, engine: &mut Engine, exit: u32) {
+    pub fn shut(&mut self, event_loop: &mut EventLoop, exit: u32) {
         if let Some(former) = self.exits.remove(&exit) {
-            let _ = engine.unwatch(former.fd.as_fd(), KEY_EXIT | u64::from(exit));
+            let _ = event_loop.unwatch(former.fd.as_fd(), KEY_EXIT | u64::from(exit));
             // Their key is worth nothing any more.
             for number in former.saying {
-                self.forget(engine, number);
+                self.forget(event_loop, number);
             }
         }
     }
 
     /// Listens for nobody.
-    pub fn shut_all(&mut self, engine: &mut Engine) {
+    pub fn shut_all(&mut self, event_loop: &mut EventLoop) {
         let all: Vec<u32> = self.exits.keys().copied().collect();
         for exit in all {
-            self.shut(engine, exit);
+            self.shut(event_loop, exit);
         }
     }
 
     /// Something is ready. A pair, if there is one now.
-    pub fn ready(&mut self, engine: &mut Engine, key: u64, now: Instant) -> Option<PairId> {
+    pub fn ready(&mut self, event_loop: &mut EventLoop, key: u64, now: Instant) -> Option<PairId> {
         if key & KEY_OUTWARD == 0 {
-            self.accept(engine, key as u32, now);
+            self.accept(event_loop, key as u32, now);
             return None;
         }
         let number = key & !KEY_OUTWARD;
         match self.pending.get(&number)?.stage {
             Stage::Saying(..) => {
-                self.hear(engine, number, now);
+                self.hear(event_loop, number, now);
                 None
             }
-            Stage::Connecting { .. } => self.connected(engine, number),
+            Stage::Connecting { .. } => self.connected(event_loop, number),
         }
     }
 
     /// Gives up what has taken too long.
-    pub fn pass_time(&mut self, engine: &mut Engine, now: Instant) {
+    pub fn pass_time(&mut self, event_loop: &mut EventLoop, now: Instant) {
         while let Some((due, number)) = self.deadlines.first().copied() {
             if due > now {
                 return;
             }
             self.deadlines.pop_first();
-            self.refuse(engine, number, libc::ETIMEDOUT);
+            self.refuse(event_loop, number, libc::ETIMEDOUT);
         }
     }
 
@@ -187,7 +187,7 @@ impl Outward {
         Some(pending)
     }
 
-    fn accept(&mut self, engine: &mut Engine, exit: u32, now: Instant) {
+    fn accept(&mut self, event_loop: &mut EventLoop, exit: u32, now: Instant) {
         for _ in 0..ACCEPTS_PER_TURN_MAX {
             let Some(listener) = self.exits.get(&exit) else {
                 return;
@@ -196,7 +196,7 @@ impl Outward {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {
-                    if engine.pause(KEY_EXIT | u64::from(exit)) {
+                    if event_loop.pause(KEY_EXIT | u64::from(exit)) {
                         tracing::warn!("no connection out is accepted for now: {error}");
                     }
                     return;
@@ -211,12 +211,12 @@ impl Outward {
             if listener.saying.len() >= SAYING_MAX
                 && let Some(oldest) = oldest
             {
-                self.forget(engine, oldest);
+                self.forget(event_loop, oldest);
             }
             let number = self.next;
             self.next = (self.next + 1) & (KEY_EXIT - 1);
             let key = KEY_OUTWARD | number;
-            if engine
+            if event_loop
                 .watch(inside.as_fd(), Interest::Readable, key)
                 .is_err()
             {
@@ -244,7 +244,7 @@ impl Outward {
         }
     }
 
-    fn hear(&mut self, engine: &mut Engine, number: u64, now: Instant) {
+    fn hear(&mut self, event_loop: &mut EventLoop, number: u64, now: Instant) {
         let Some(pending) = self.pending.get_mut(&number) else {
             return;
         };
@@ -252,10 +252,10 @@ impl Outward {
             return;
         };
         match socket::read(pending.inside.as_fd(), &mut bytes[*seen..]) {
-            Ok(0) => return self.forget(engine, number),
+            Ok(0) => return self.forget(event_loop, number),
             Ok(count) => *seen += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.forget(engine, number),
+            Err(_) => return self.forget(event_loop, number),
         }
         if *seen < PREFACE_BYTES {
             return;
@@ -275,24 +275,24 @@ impl Outward {
             if let Ok(from) = socket::remote_address(pending.inside.as_fd()) {
                 self.say_stranger(from, now);
             }
-            return self.forget(engine, number);
+            return self.forget(event_loop, number);
         };
-        self.go(engine, number, preface, now);
+        self.go(event_loop, number, preface, now);
     }
 
     /// Begins to connect.
-    fn go(&mut self, engine: &mut Engine, number: u64, preface: Preface, now: Instant) {
+    fn go(&mut self, event_loop: &mut EventLoop, number: u64, preface: Preface, now: Instant) {
         let Some(mut pending) = self.take(number) else {
             return;
         };
         let key = KEY_OUTWARD | number;
-        let _ = engine.unwatch(pending.inside.as_fd(), key);
+        let _ = event_loop.unwatch(pending.inside.as_fd(), key);
         let target = preface.client;
         let is_answered = preface.kind == Kind::Destination;
         let begun = self.may(pending.exit, target.ip()).and_then(|()| {
             let outside = socket::tcp(&target)?;
             socket::connect(outside.as_fd(), &target)?;
-            engine.watch(outside.as_fd(), Interest::Writable, key)?;
+            event_loop.watch(outside.as_fd(), Interest::Writable, key)?;
             Ok(outside)
         });
         match begun {
@@ -321,7 +321,7 @@ impl Outward {
         Err(io::Error::from_raw_os_error(errno))
     }
 
-    fn connected(&mut self, engine: &mut Engine, number: u64) -> Option<PairId> {
+    fn connected(&mut self, event_loop: &mut EventLoop, number: u64) -> Option<PairId> {
         let pending = self.take(number)?;
         let Stage::Connecting {
             outside,
@@ -330,7 +330,7 @@ impl Outward {
         else {
             return None;
         };
-        let _ = engine.unwatch(outside.as_fd(), KEY_OUTWARD | number);
+        let _ = event_loop.unwatch(outside.as_fd(), KEY_OUTWARD | number);
         let checked = socket::take_error(outside.as_fd()).and_then(|()| {
             let own = socket::local_address(outside.as_fd())?;
             if is_answered {
@@ -343,7 +343,7 @@ impl Outward {
             Ok(())
         });
         match checked {
-            Ok(()) => engine.pair(pending.inside, outside).ok(),
+            Ok(()) => event_loop.pair(pending.inside, outside).ok(),
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 end(pending.inside, is_answered, errno);
@@ -352,28 +352,28 @@ impl Outward {
         }
     }
 
-    fn refuse(&mut self, engine: &mut Engine, number: u64, errno: i32) {
+    fn refuse(&mut self, event_loop: &mut EventLoop, number: u64, errno: i32) {
         let Some(pending) = self.take(number) else {
             return;
         };
         let key = KEY_OUTWARD | number;
         match pending.stage {
             Stage::Saying(..) => {
-                let _ = engine.unwatch(pending.inside.as_fd(), key);
+                let _ = event_loop.unwatch(pending.inside.as_fd(), key);
             }
             Stage::Connecting {
                 outside,
                 is_answered,
             } => {
-                let _ = engine.unwatch(outside.as_fd(), key);
+                let _ = event_loop.unwatch(outside.as_fd(), key);
                 end(pending.inside, is_answered, errno);
             }
         }
     }
 
     /// Without a word, which is a reset.
-    fn forget(&mut self, engine: &mut Engine, number: u64) {
-        self.refuse(engine, number, libc::ECONNREFUSED);
+    fn forget(&mut self, event_loop: &mut EventLoop, number: u64) {
+        self.refuse(event_loop, number, libc::ECONNREFUSED);
     }
 }
 
@@ -464,29 +464,29 @@ mod tests {
         }])
     }
 
-    fn open(engine: &mut Engine, outward: &mut Outward, exit: u32) -> SocketAddr {
+    fn open(event_loop: &mut EventLoop, outward: &mut Outward, exit: u32) -> SocketAddr {
         let ip = IpAddr::from([127, 0, 0, 1]);
         let rules = Rules {
             key: Key([1; 32]),
             allowed: everything(),
             sources: everything(),
         };
-        let port = outward.open(engine, exit, ip, rules).unwrap();
+        let port = outward.open(event_loop, exit, ip, rules).unwrap();
         SocketAddr::new(ip, port)
     }
 
     /// Does what there is to do, at one moment.
-    fn settle(engine: &mut Engine, outward: &mut Outward, now: Instant) {
+    fn settle(event_loop: &mut EventLoop, outward: &mut Outward, now: Instant) {
         let mut events = Vec::new();
         loop {
             events.clear();
-            engine.turn(Some(Duration::ZERO), &mut events).unwrap();
+            event_loop.turn(Some(Duration::ZERO), &mut events).unwrap();
             if events.is_empty() {
                 return;
             }
             for event in &events {
                 if let Event::Ready { key, .. } = *event {
-                    outward.ready(engine, key, now);
+                    outward.ready(event_loop, key, now);
                 }
             }
         }
@@ -495,20 +495,20 @@ mod tests {
     #[test]
     fn who_says_nothing_gives_way_and_takes_no_room_of_another_node() {
         let now = Instant::now();
-        let mut engine = Engine::new(sluice_relay::Options::default()).unwrap();
+        let mut event_loop = EventLoop::new(sluice_relay::Options::default()).unwrap();
         let mut outward = Outward::default();
-        let at = [1, 2].map(|exit| open(&mut engine, &mut outward, exit));
+        let at = [1, 2].map(|exit| open(&mut event_loop, &mut outward, exit));
         let connect = |at: &SocketAddr| {
             let stream = TcpStream::connect(at).unwrap();
             stream.set_nonblocking(true).unwrap();
             stream
         };
         let other = connect(&at[1]);
-        settle(&mut engine, &mut outward, now);
+        settle(&mut event_loop, &mut outward, now);
         let mut silent = Vec::new();
         for _ in 0..SAYING_MAX + 9 {
             silent.push(connect(&at[0]));
-            settle(&mut engine, &mut outward, now);
+            settle(&mut event_loop, &mut outward, now);
         }
         let is_left = |mut stream: &TcpStream| match stream.read(&mut [0; 1]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
@@ -520,23 +520,23 @@ mod tests {
             assert_eq!(is_left(stream), at >= 9, "{at}");
         }
         assert_eq!(outward.deadlines.len(), SAYING_MAX + 1);
-        outward.pass_time(&mut engine, now + SAY_MAX);
+        outward.pass_time(&mut event_loop, now + SAY_MAX);
         assert!(outward.is_idle() && outward.deadlines.is_empty());
     }
 
     #[test]
     fn one_node_cannot_have_very_many_made_at_a_time() {
-        let mut engine = Engine::new(sluice_relay::Options::default()).unwrap();
+        let mut event_loop = EventLoop::new(sluice_relay::Options::default()).unwrap();
         let mut outward = Outward::default();
         for exit in [1, 2] {
-            open(&mut engine, &mut outward, exit);
+            open(&mut event_loop, &mut outward, exit);
         }
         let there = IpAddr::from([198, 51, 100, 7]);
         outward.exits.get_mut(&1).unwrap().connecting = CONNECTING_MAX;
         let error = outward.may(1, there).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
         outward.may(2, there).unwrap();
-        outward.shut(&mut engine, 2);
+        outward.shut(&mut event_loop, 2);
         let error = outward.may(2, there).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sluice_control::message::Reason;
 use sluice_control::message::gateway::{Ask, Tell};
 use sluice_control::preface::Key;
-use sluice_relay::{Engine, Event, Interest, PairId, socket};
+use sluice_relay::{Event, EventLoop, Interest, PairId, socket};
 
 use crate::balance::Balance;
 use crate::daemon::{Daemon, Said};
@@ -144,7 +144,7 @@ struct Attempt {
 #[derive(Debug)]
 pub struct Server {
     options: Options,
-    engine: Engine,
+    event_loop: EventLoop,
     daemon: Daemon,
     /// A copy of its socket, watched while something waits for room in it.
     room: Option<OwnedFd>,
@@ -174,13 +174,13 @@ impl Server {
         let mut daemon = Daemon::new(&options.socket);
         let connected = daemon.connect();
         connected.map_err(|error| Error::NoDaemon(options.socket.clone(), error))?;
-        let mut engine = Engine::new(sluice_relay::Options::default())?;
+        let mut event_loop = EventLoop::new(sluice_relay::Options::default())?;
         if let Some(fd) = daemon.fd() {
-            engine.watch(fd, Interest::Readable, key::DAEMON)?;
+            event_loop.watch(fd, Interest::Readable, key::DAEMON)?;
         }
         Ok(Server {
             options,
-            engine,
+            event_loop,
             daemon,
             room: None,
             seek_at: None,
@@ -202,12 +202,12 @@ impl Server {
 
     /// Serves until `stop` becomes readable. Then connections have some time to end by themselves.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
-        self.engine.watch(stop, Interest::Readable, key::STOP)?;
+        self.event_loop.watch(stop, Interest::Readable, key::STOP)?;
         let mut events = Vec::new();
         let mut ends_at = None;
         loop {
             if let Some(ends_at) = ends_at {
-                let is_done = self.engine.counters().pairs == 0
+                let is_done = self.event_loop.counters().pairs == 0
                     && self.attempts.is_empty()
                     && self.outward.is_idle();
                 if is_done || Instant::now() >= ends_at {
@@ -215,15 +215,16 @@ impl Server {
                 }
             }
             let due = [self.next_deadline(), ends_at].into_iter().flatten().min();
-            let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+            let before = Instant::now();
+            let timeout = due.map(|due| due.saturating_duration_since(before));
             events.clear();
-            self.engine.turn(timeout, &mut events)?;
+            self.event_loop.turn(timeout, &mut events)?;
             let now = Instant::now();
             for event in &events {
                 match *event {
                     Event::Ended { pair, .. } => self.ended(pair),
                     Event::Ready { key: key::STOP, .. } => {
-                        self.engine.unwatch(stop, key::STOP)?;
+                        self.event_loop.unwatch(stop, key::STOP)?;
                         ends_at = Some(now + self.options.linger);
                         self.end_listening();
                     }
@@ -235,7 +236,7 @@ impl Server {
                         self.said(is_there, now);
                     }
                     Event::Ready { key, .. } if outward::is_ours(key) => {
-                        self.outward.ready(&mut self.engine, key, now);
+                        self.outward.ready(&mut self.event_loop, key, now);
                     }
                     Event::Ready { key, .. } if key & key::ATTEMPT != 0 => {
                         self.connected(key & !key::ATTEMPT, now);
@@ -243,16 +244,17 @@ impl Server {
                     Event::Ready { key, .. } => self.accept((key & !key::LISTENER) as u32, now),
                 }
             }
-            self.pass_time(now, ends_at.is_some());
+            // Not up to now: should this process have stood still, what came in time is heard first.
+            self.pass_time(before, ends_at.is_some());
         }
-        let counters = self.engine.counters();
+        let counters = self.event_loop.counters();
         tracing::info!(
             "ends: {} connections finished, {} reset, {} cut off",
             counters.finished,
             counters.reset,
             counters.pairs
         );
-        self.engine.reset_all();
+        self.event_loop.reset_all();
         Ok(())
     }
 
@@ -281,7 +283,7 @@ impl Server {
                 self.fail(number, "no answer", now);
             }
         }
-        self.outward.pass_time(&mut self.engine, now);
+        self.outward.pass_time(&mut self.event_loop, now);
         if is_ending {
             return;
         }
@@ -316,7 +318,7 @@ impl Server {
             for (service, listener) in self.listeners.iter().filter(|(_, it)| it.is_accepting) {
                 let key = key::LISTENER | u64::from(*service);
                 let _ = self
-                    .engine
+                    .event_loop
                     .watch(listener.fd.as_fd(), Interest::Readable, key);
             }
         }
@@ -327,14 +329,14 @@ impl Server {
     fn seek(&mut self, now: Instant) {
         self.seek_at = None;
         let reached = self.daemon.connect().and_then(|()| match self.daemon.fd() {
-            Some(fd) => self.engine.watch(fd, Interest::Readable, key::DAEMON),
+            Some(fd) => self.event_loop.watch(fd, Interest::Readable, key::DAEMON),
             None => Ok(()),
         });
         match reached {
             Ok(()) => {
                 self.renumber();
                 // It gives other keys.
-                self.outward.shut_all(&mut self.engine);
+                self.outward.shut_all(&mut self.event_loop);
             }
             Err(_) => {
                 self.daemon.forget();
@@ -363,9 +365,9 @@ impl Server {
             let old = key::LISTENER | u64::from(service);
             let new = key::LISTENER | u64::from(number);
             // Not watched while accepting is paused, or without a node so far.
-            if self.engine.unwatch(listener.fd.as_fd(), old).is_ok() {
+            if self.event_loop.unwatch(listener.fd.as_fd(), old).is_ok() {
                 let watched = self
-                    .engine
+                    .event_loop
                     .watch(listener.fd.as_fd(), Interest::Readable, new);
                 if let Err(error) = watched {
                     tracing::warn!("{} is not served: {error}", listener.address);
@@ -419,7 +421,7 @@ impl Server {
         }
         let key = key::LISTENER | u64::from(service);
         let fd = listener.fd.as_fd();
-        if let Err(error) = self.engine.watch(fd, Interest::Readable, key) {
+        if let Err(error) = self.event_loop.watch(fd, Interest::Readable, key) {
             tracing::warn!("{} is not served: {error}", listener.address);
         }
     }
@@ -443,7 +445,7 @@ impl Server {
             && let Some(fd) = self.daemon.fd()
         {
             let watched = fd.try_clone_to_owned().and_then(|room| {
-                self.engine
+                self.event_loop
                     .watch(room.as_fd(), Interest::Writable, key::ROOM)?;
                 Ok(room)
             });
@@ -460,14 +462,14 @@ impl Server {
 
     fn await_no_room(&mut self) {
         if let Some(room) = self.room.take() {
-            let _ = self.engine.unwatch(room.as_fd(), key::ROOM);
+            let _ = self.event_loop.unwatch(room.as_fd(), key::ROOM);
         }
     }
 
     fn lose_daemon(&mut self, now: Instant) {
         self.await_no_room();
         if let Some(fd) = self.daemon.fd() {
-            let _ = self.engine.unwatch(fd, key::DAEMON);
+            let _ = self.event_loop.unwatch(fd, key::DAEMON);
         }
         self.daemon.forget();
         self.seek_at = Some(now + SEEK_DAEMON);
@@ -541,20 +543,20 @@ impl Server {
                 allowed,
                 sources,
             } => {
-                let engine = &mut self.engine;
+                let event_loop = &mut self.event_loop;
                 let rules = outward::Rules {
                     key,
                     allowed,
                     sources,
                 };
-                let opened = self.outward.open(engine, exit, address, rules);
+                let opened = self.outward.open(event_loop, exit, address, rules);
                 let port = opened.unwrap_or_else(|error| {
                     tracing::warn!("cannot listen for programs at {address}: {error}");
                     0
                 });
                 self.say(Ask::Exit { exit, port }, now);
             }
-            Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
+            Tell::ExitGone { exit } => self.outward.shut(&mut self.event_loop, exit),
             Tell::Complete => {
                 self.has_served = true;
                 self.refusal_said = false;
@@ -583,7 +585,7 @@ impl Server {
         let listener = match former {
             Some((former, mut listener)) => {
                 let key = key::LISTENER | u64::from(former);
-                let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+                let _ = self.event_loop.unwatch(listener.fd.as_fd(), key);
                 listener.is_stale = false;
                 listener.is_accepting = false;
                 listener
@@ -615,7 +617,7 @@ impl Server {
     fn take_listener(&mut self, service: u32) -> Option<Listener> {
         let listener = self.listeners.remove(&service)?;
         let key = key::LISTENER | u64::from(service);
-        let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+        let _ = self.event_loop.unwatch(listener.fd.as_fd(), key);
         for backend in &listener.backends {
             if !self.is_known(backend.number) {
                 self.balance.gone(backend.number);
@@ -635,7 +637,7 @@ impl Server {
         for service in all {
             self.shut(service);
         }
-        self.outward.shut_all(&mut self.engine);
+        self.outward.shut_all(&mut self.event_loop);
     }
 
     fn is_known(&self, backend: u32) -> bool {

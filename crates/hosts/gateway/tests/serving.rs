@@ -1,13 +1,14 @@
 //! A gateway with a daemon that this test plays, over the loopback interface.
+#![allow(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_control::message::gateway::{Ask, Range, Ranges, Tell};
 use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, ToDaemon};
@@ -72,6 +73,8 @@ struct Lab {
     // First, so that the gateway ends before the rest goes.
     stop: UnixStream,
     thread: Option<JoinHandle<Result<(), Error>>>,
+    /// The thread's, for the kernel.
+    id: i32,
     control: Fd,
     dir: tempfile::TempDir,
 }
@@ -83,10 +86,18 @@ impl Lab {
         let (stop, stopped) = UnixStream::pair().unwrap();
         let mut options = Options::new(dir.path().join("sock"));
         options.linger = LIMIT;
-        let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
+        // It may stand still itself.
+        options.connect = LIMIT;
+        let (say, said) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes nothing and cannot fail.
+            let _ = say.send(unsafe { libc::gettid() });
+            Server::new(options)?.run(stopped.as_fd())
+        });
         let mut lab = Lab {
             stop,
             thread: Some(thread),
+            id: said.recv().unwrap(),
             control,
             dir,
         };
@@ -123,10 +134,23 @@ fn listen(path: &Path) -> Fd {
     socket
 }
 
-/// An address where nobody listened a moment ago.
+/// An address where nobody listens but whom this test lets: until its process ends, a socket that is bound there and
+/// no more keeps the kernel from giving the port away.
 fn free(ip: &str) -> SocketAddr {
-    let ip: IpAddr = ip.parse().unwrap();
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+    let any = SocketAddr::new(ip.parse().unwrap(), 0);
+    let held = socket::tcp(&any).unwrap();
+    // So that another one may be bound there and listen (socket(7)).
+    unix::set_option(
+        held.as_raw_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_REUSEADDR,
+        &1_i32,
+    )
+    .unwrap();
+    socket::bind(held.as_fd(), &any).unwrap();
+    let address = socket::local_address(held.as_fd()).unwrap();
+    std::mem::forget(held);
+    address
 }
 
 fn node(ip: &str) -> (TcpListener, SocketAddr) {
@@ -318,16 +342,28 @@ fn what_a_new_daemon_has_not_named_yet_is_served_as_before() {
     assert_eq!(daemon.open(1, outside[1]), 0);
     pairs.extend([serve(0), serve(1)]);
     daemon.backend(1, 2, nodes[1].1);
-    // A port that nobody serves yet is open: who comes waits for who is said to.
-    let (late, target) = node("127.0.0.1");
-    let new = free("127.0.0.1");
-    assert_eq!(daemon.open(5, new), 0);
-    let client = connect(new);
-    // Told in order, so the client was there when the gateway had turned to this.
-    assert_eq!(daemon.open(7, free("127.0.0.1")), 0);
-    daemon.backend(5, 6, target);
-    let (served, preface) = accept(&late);
-    assert_eq!(preface.client, client.local_addr().unwrap());
+    // A port that nobody serves yet is open: who comes waits for who is said to, for a second. On a machine that
+    // stood still meanwhile another one is tried.
+    let (client, served) = (0..20)
+        .find_map(|attempt| {
+            let number = 5 + 10 * attempt;
+            let (late, target) = node("127.0.0.1");
+            let new = free("127.0.0.1");
+            let begun = Instant::now();
+            assert_eq!(daemon.open(number, new), 0);
+            let client = connect(new);
+            // Told in order, so the client was there when the gateway had turned to this.
+            assert_eq!(daemon.open(number + 2, free("127.0.0.1")), 0);
+            daemon.backend(number, number + 1, target);
+            assert_eq!(daemon.open(number + 3, free("127.0.0.1")), 0);
+            if begun.elapsed() >= Duration::from_secs(1) {
+                return None;
+            }
+            let (served, preface) = accept(&late);
+            assert_eq!(preface.client, client.local_addr().unwrap());
+            Some((client, served))
+        })
+        .expect("it stood still each time");
     pairs.extend([(client, served), serve(0), serve(1)]);
     for (client, served) in &mut pairs {
         served.write_all(b"x").unwrap();
@@ -385,11 +421,12 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     }
 }
 
-/// Where connections out are to be; this host itself, in any case, is not outside.
-#[test]
-fn programs_that_may_not_connect_out_are_refused_or_reset() {
-    const EXIT: u32 = 5;
-    let (mut lab, daemon) = Lab::new();
+const EXIT: u32 = 5;
+/// Who has connected has three seconds to say what for.
+const SAYS_IN: Duration = Duration::from_secs(2);
+
+/// Where the gateway connects out to for the programs of one node, this host.
+fn open_exit(daemon: &Daemon) -> SocketAddr {
     let everything = Range {
         first: "::".parse().unwrap(),
         prefix: 0,
@@ -408,10 +445,75 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
     let ToDaemon::Gateway(Ask::Exit { exit: EXIT, port }) = daemon.hear() else {
         panic!("no port");
     };
-    let at = SocketAddr::from(([127, 0, 0, 1], port));
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+extern "C" fn stand_still(_: i32) {
+    std::thread::sleep(Duration::from_secs(4));
+}
+
+/// A gateway that gets no processor for longer than whoever connects may say nothing.
+#[test]
+fn who_speaks_in_time_is_heard_by_a_gateway_that_stands_still() {
+    let (mut lab, daemon) = Lab::new();
+    let at = open_exit(&daemon);
+    // SAFETY: zeroes are a valid sigaction, and the handler does nothing but sleep.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = stand_still as *const () as usize;
+        let set = libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        assert_eq!(set, 0);
+    }
+    loop {
+        let begun = Instant::now();
+        let mut program = connect(at);
+        // In order: it has been accepted when this is done.
+        assert_eq!(daemon.open(1, free("127.0.0.1")), 0);
+        daemon.tell(Tell::Shut { service: 1 });
+        // In the middle of its wait.
+        let stat = format!("/proc/self/task/{}/stat", lab.id);
+        let is_asleep = || std::fs::read_to_string(&stat).unwrap().contains(") S ");
+        while !is_asleep() && begun.elapsed() < SAYS_IN {
+            std::thread::yield_now();
+        }
+        // SAFETY: a signal to a thread of this process, which is joined later.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), lab.id, libc::SIGUSR2) };
+        assert_eq!(sent, 0);
+        let carrier = Carrier {
+            from: program.local_addr().unwrap(),
+            to: at,
+        };
+        let preface = Preface {
+            kind: Kind::Destination,
+            client: "127.0.0.1:1".parse().unwrap(),
+            outside: NOWHERE,
+            exit: EXIT,
+        };
+        let said = program.write_all(&preface.encode(&KEY, &carrier));
+        let is_in_time = begun.elapsed() < SAYS_IN;
+        let mut bytes = [0; ANSWER_BYTES];
+        let answered = program.read_exact(&mut bytes);
+        // Else it was this test that stood still.
+        if is_in_time {
+            said.and(answered).unwrap();
+            assert_eq!(Answer::decode(&bytes).errno, libc::EACCES as u16);
+            break;
+        }
+    }
+    lab.end().unwrap();
+}
+
+/// Where connections out are to be; this host itself, in any case, is not outside.
+#[test]
+fn programs_that_may_not_connect_out_are_refused_or_reset() {
+    let (mut lab, daemon) = Lab::new();
+    let at = open_exit(&daemon);
     let (server, inside) = self::node("127.0.0.1");
     server.set_nonblocking(true).unwrap();
-    let ask = |kind, key: Key, exit| {
+    // Who has said nothing for three seconds is turned away; here that is this test, standing still.
+    let ask = |kind, key: Key, exit| loop {
+        let begun = Instant::now();
         let mut stream = connect(at);
         let carrier = Carrier {
             from: stream.local_addr().unwrap(),
@@ -423,8 +525,11 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
             outside: NOWHERE,
             exit,
         };
-        stream.write_all(&preface.encode(&key, &carrier)).unwrap();
-        stream
+        let said = stream.write_all(&preface.encode(&key, &carrier));
+        if begun.elapsed() < SAYS_IN {
+            said.unwrap();
+            return stream;
+        }
     };
     let mut bytes = [0; ANSWER_BYTES];
     let mut waits = ask(Kind::Destination, KEY, EXIT);
@@ -463,8 +568,10 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
     let _ = stranger.read_to_end(&mut answer);
     assert!(answer.is_empty(), "{answer:?}");
     let mut garbage = connect(at);
-    garbage.write_all(&[b'x'; PREFACE_BYTES]).unwrap();
-    expect_reset(&mut garbage);
+    // As above, when this test stands still before it has said that.
+    if garbage.write_all(&[b'x'; PREFACE_BYTES]).is_ok() {
+        expect_reset(&mut garbage);
+    }
     let late = server.accept().map(drop).map_err(|error| error.kind());
     assert_eq!(late, Err(ErrorKind::WouldBlock), "it was connected to");
     daemon.tell(Tell::ExitGone { exit: EXIT });

@@ -39,6 +39,12 @@ pub const PEERS_MAX: usize = 1_024;
 /// Listening addresses at most.
 pub const LISTEN_MAX: usize = 16;
 
+/// Threads of the fabric.
+pub const THREADS_MAX: u32 = 8;
+
+/// Threads of the fabric where nothing is said, at most.
+const THREADS_DEFAULT_MAX: u32 = 4;
+
 /// Bytes of a daemon's name: those of a DNS name (RFC 1035 2.3.4).
 pub const NAME_BYTES_MAX: usize = 253;
 
@@ -58,6 +64,8 @@ pub struct Config {
     pub authentication: Option<Authentication>,
     /// What the fabric runs on; `None`: nothing was said.
     pub device: Option<Device>,
+    /// How many threads carry its bytes, 1 to [`THREADS_MAX`]; `None`: nothing was said.
+    pub threads: Option<u32>,
     pub peers: Vec<Peer>,
     pub discovery: Discovery,
     pub rules: Rules,
@@ -188,6 +196,11 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+fn threads_for(processors: usize) -> u32 {
+    let half = u32::try_from(processors / 2).unwrap_or(u32::MAX);
+    half.clamp(1, THREADS_DEFAULT_MAX)
+}
+
 impl Config {
     /// Reads the file. The keys and certificates that it names are not opened; that is
     /// [`Identity::load`](crate::Identity::load).
@@ -249,6 +262,18 @@ impl Config {
     #[must_use]
     pub fn names_adapter(&self) -> bool {
         matches!(self.device, Some(Device::Hardware(_)))
+    }
+
+    /// How many threads carry the fabric's bytes: as the file says, or else with an adapter one for every two
+    /// processors that this process may use, at most 4, as programs need the others. Devices in software take
+    /// turns at one thing or another (decision 0089), and have one.
+    #[must_use]
+    pub fn fabric_threads(&self) -> u32 {
+        let allowed = || match self.names_adapter() {
+            true => std::thread::available_parallelism().map_or(1, usize::from),
+            false => 1,
+        };
+        self.threads.unwrap_or_else(|| threads_for(allowed()))
     }
 
     /// Whether connections are to be captured, as far as the device's name says.

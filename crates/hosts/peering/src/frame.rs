@@ -174,7 +174,8 @@ mod tests {
         }
         let port = format!("TCP port {}", crate::PORT_DEFAULT);
         let label = String::from_utf8_lossy(crate::proof::EXPORTER_LABEL).into_owned();
-        let versions = format!("(both {})", crate::VERSIONS.last);
+        let crate::Versions { first, last } = crate::VERSIONS;
+        let versions = format!("({first} and {last})");
         for text in [port, label, versions] {
             assert!(document.contains(&text), "the document lacks {text}");
         }

@@ -9,8 +9,9 @@ use crate::config::{NAME_BYTES_MAX, is_name};
 use crate::frame::GREETING_BYTES_MAX;
 use crate::proof::PROOF_BYTES;
 
-/// Versions of what daemons say to each other that this one speaks, frames and messages alike.
-pub const VERSIONS: Versions = Versions { first: 1, last: 1 };
+/// Versions of what daemons say to each other that this one speaks, frames and messages alike. Version 2 has
+/// words of several queue pairs.
+pub const VERSIONS: Versions = Versions { first: 1, last: 2 };
 
 /// Bytes of the random number that a daemon takes when it starts.
 pub const INSTANCE_BYTES: usize = 16;

@@ -356,14 +356,14 @@ fn another_version_is_told_which_ones_there_are() {
     assert_eq!(why, Why::Version { theirs: later });
     assert!(
         why.to_string()
-            .contains("speaks version 7 to 9, this one 1"),
+            .contains("speaks version 8 to 10, this one 1 to 2"),
         "{why}"
     );
     run([&mut alpha], "the refusal", |_| beta.is_finished());
     let (kind, body) = beta.join().unwrap().unwrap();
     assert_eq!(
         (kind, body),
-        (REFUSE, vec![Reason::Version as u8, 0, 1, 0, 1])
+        (REFUSE, vec![Reason::Version as u8, 0, 1, 0, 2])
     );
 }
 

@@ -6,8 +6,9 @@ use sluice_verbs_abi::*;
 
 use crate::event::Event;
 use crate::limits::MESSAGE_BYTES_MAX;
-use crate::link::{RECEIVE, State, requested};
+use crate::link::{LinkId, RECEIVE, State, requested};
 use crate::node::Node;
+use crate::receive::ReceiveQueue;
 use crate::status::Status;
 
 impl Node {
@@ -60,9 +61,9 @@ impl Node {
             }
             events += 1;
         }
-        if link.queue.is_unsettled() && !link.listed {
+        if link.queue.needs_marker() && !link.listed {
             link.listed = true;
-            self.unsettled.push(id.slot);
+            self.marker_due.push(id.slot);
         }
         if !good {
             self.fail(id, status);
@@ -72,21 +73,46 @@ impl Node {
 
     /// A receive buffer was used: for a message, or to tell of a write.
     fn take_received(&mut self, completion: &ibv_wc, each: &mut dyn FnMut(Event<'_>)) -> usize {
-        let buffer = (completion.wr_id & !RECEIVE) as u32;
-        if !self.receive.has(buffer) {
+        let (owner, buffer) = requested(completion.wr_id & !RECEIVE);
+        let link = match self.receive.is_some() {
+            true => self.links.by_number(completion.qp_num),
+            // Which queue pair a flushed buffer was of is not worth asking.
+            false => Some(owner),
+        };
+        if !self.receive_queue(owner).is_some_and(|it| it.has(buffer)) {
             return 0;
         }
-        let mut events = 0;
-        if let Some(id) = self.links.by_number(completion.qp_num) {
-            events = self.take_arrival(id, buffer, completion, each);
-        }
-        self.receive.give_back(buffer);
+        let events = link.map_or(0, |link| self.take_arrival(link, buffer, completion, each));
+        self.give_back(owner, buffer);
         events
+    }
+
+    /// The shared receive queue, or the owner's own.
+    fn receive_queue(&self, owner: LinkId) -> Option<&ReceiveQueue> {
+        let own = || self.links.get(owner)?.receive.as_ref();
+        self.receive.as_ref().or_else(own)
+    }
+
+    /// A receive buffer is free again: a shared one, or one of the owner's.
+    fn give_back(&mut self, owner: LinkId, buffer: u32) {
+        if let Some(queue) = &mut self.receive {
+            queue.give_back(buffer);
+            return;
+        }
+        let Some(link) = self.links.get_mut(owner) else {
+            return;
+        };
+        if let Some(queue) = &mut link.receive {
+            queue.give_back(buffer);
+        }
+        if link.replenish(false).is_err() {
+            self.fail(owner, Status::GENERAL);
+        }
     }
 
     fn take_arrival(
         &mut self,
-        link: crate::LinkId,
+        link: LinkId,
         buffer: u32,
         completion: &ibv_wc,
         each: &mut dyn FnMut(Event<'_>),
@@ -105,8 +131,11 @@ impl Node {
                 bytes: length,
             }),
             (IBV_WC_SUCCESS, IBV_WC_RECV) if length as usize <= MESSAGE_BYTES_MAX => {
+                let Some(queue) = self.receive_queue(link) else {
+                    return 0;
+                };
                 // SAFETY: this is the buffer's completion, and the buffer is given back later.
-                let bytes = unsafe { self.receive.message(buffer, length as usize) };
+                let bytes = unsafe { queue.message(buffer, length as usize) };
                 each(Event::Message { link, bytes });
             }
             (IBV_WC_SUCCESS, _) => {

@@ -15,6 +15,9 @@ use crate::library::{Functions, Library, check, object};
 /// GIDs of a port that are looked at. Adapters have 256 at most.
 const GIDS_MAX: i32 = 4096;
 
+/// For tests: whatever device it is has no shared receive queue.
+const NO_SRQ_VARIABLE: &str = "SLUICE_TEST_NO_SRQ";
+
 /// An open device and its protection domain. Regions keep it open.
 pub(crate) struct Device {
     pub functions: Arc<Functions>,
@@ -28,7 +31,8 @@ pub(crate) struct Device {
 // SAFETY: a context and a domain may be used by any thread, by several at a time (rdma-core,
 // Documentation/libibverbs.md, "Thread safety").
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: a context and a domain may be used by several threads at a time (rdma-core,
+// Documentation/libibverbs.md, "Thread safety"), and nothing else of it changes.
 unsafe impl Sync for Device {}
 
 /// Where an address is.
@@ -57,7 +61,7 @@ impl Device {
                 (device, name.to_string_lossy().into_owned())
             };
             if choice.is(&name) {
-                // SAFETY: as above.
+                // SAFETY: the device is one of the list, which is not freed yet.
                 let context = unsafe { (functions.open_device)(device) };
                 opened = Some((object("ibv_open_device", context), name));
                 break;
@@ -91,6 +95,9 @@ impl Device {
         // SAFETY: the context is open, and attr is written.
         let answer = unsafe { (self.functions.query_device)(self.context, &raw mut attr) };
         check("ibv_query_device", answer)?;
+        if std::env::var_os(NO_SRQ_VARIABLE).is_some() {
+            attr.max_srq = 0;
+        }
         Ok(attr)
     }
 

@@ -2,8 +2,8 @@
 //! libibverbs is there.
 //!
 //! A [`Library`] is our own or the system's, loaded at run time. A [`Node`] is one device of it,
-//! opened once, with one completion queue and one shared receive queue for all links. A link is a
-//! queue pair: it takes [`Node::write`] from registered memory into the peer's, with a number that
+//! opened once, with one completion queue and one shared receive queue for all links; where the device
+//! has no such queue, each link has receive buffers of its own. A link is a queue pair: it takes [`Node::write`] from registered memory into the peer's, with a number that
 //! the peer is told ([`Event::Arrived`]), and [`Node::send`], a message of at most
 //! [`MESSAGE_BYTES_MAX`] bytes ([`Event::Message`]). Both arrive in the order in which they were
 //! given, and every one of them ends as [`Event::Done`] or [`Event::Failed`], once, in order.
@@ -42,7 +42,7 @@
 //! # What a peer can do
 //!
 //! It can break its own link, and use up receive buffers until they are posted again, which delays
-//! other links and loses nothing. It can write into regions whose key it was told, and nowhere
+//! other links, where they share the buffers, and loses nothing. It can write into regions whose key it was told, and nowhere
 //! else: queue pairs permit writing and no reading.
 
 mod choice;
@@ -73,7 +73,7 @@ pub use event::{DeviceEvents, Event};
 pub use library::Library;
 pub use limits::{Limits, MESSAGE_BYTES_MAX};
 pub use link::LinkId;
-pub use node::{Mark, Node};
+pub use node::{Node, QueuePosition};
 pub use region::{Access, Region, Remote, Slice};
 pub use request::WriteRequest;
 pub use status::Status;

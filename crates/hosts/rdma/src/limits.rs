@@ -11,7 +11,8 @@ const DEPTH_MAX: u32 = 1 << 15;
 
 /// How much of everything a node has. What is not touched is address space only, except with an
 /// adapter, which pins registered memory: then a node pins
-/// 4 KiB · (`receive_depth` + `links_max` · `messages_max`).
+/// 4 KiB · (`receive_depth` + `links_max` · `messages_max`), and where the device has no shared receive
+/// queue 4 KiB · (`links_max` · `messages_max`) and for each link 4 KiB · `link_receive_depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Links at one time, at most 4096. One that was destroyed counts until
@@ -23,6 +24,9 @@ pub struct Limits {
     /// Receive buffers, shared by all links, at most 32768. A write with a number takes one until
     /// it was polled, and so does a message.
     pub receive_depth: u32,
+    /// Receive buffers of one link where the device has no shared receive queue, at most 32768. A peer
+    /// with as many requests under way never has to ask again.
+    pub link_receive_depth: u32,
     /// Messages of a link that are not done, at most `send_depth`; one more is
     /// [`PostError::Full`](crate::PostError::Full).
     pub messages_max: u32,
@@ -45,6 +49,7 @@ impl Default for Limits {
             links_max: 64,
             send_depth: 256,
             receive_depth: 1024,
+            link_receive_depth: 256,
             messages_max: 16,
             inline_bytes: 128,
             ack_timeout: 16,
@@ -62,6 +67,8 @@ impl Limits {
             "send_depth is 1 to 32768"
         } else if !depth.contains(&self.receive_depth) {
             "receive_depth is 1 to 32768"
+        } else if !depth.contains(&self.link_receive_depth) {
+            "link_receive_depth is 1 to 32768"
         } else if !(1..=self.send_depth).contains(&self.messages_max) {
             "messages_max is 1 to send_depth"
         } else if !(1..=31).contains(&self.ack_timeout) || self.retries > 6 {
@@ -78,9 +85,22 @@ impl Limits {
         self.send_depth + 2
     }
 
+    /// Receive buffers that a link has for itself. `is_shared`: the links share theirs.
+    pub(crate) fn own_receives(&self, is_shared: bool) -> u32 {
+        match is_shared {
+            true => 0,
+            false => self.link_receive_depth,
+        }
+    }
+
     /// Every request of every link and every receive buffer can have a completion at one time.
-    pub(crate) fn completions(&self) -> u32 {
-        u32::from(self.links_max) * self.queue_depth() + self.receive_depth
+    pub(crate) fn completions(&self, is_shared: bool) -> u32 {
+        let of_links =
+            u32::from(self.links_max) * (self.queue_depth() + self.own_receives(is_shared));
+        match is_shared {
+            true => of_links + self.receive_depth,
+            false => of_links,
+        }
     }
 
     /// The message buffers of all links, in bytes.
@@ -123,6 +143,10 @@ mod tests {
                 ..default
             },
             Limits {
+                link_receive_depth: 0,
+                ..default
+            },
+            Limits {
                 messages_max: 0,
                 ..default
             },
@@ -153,11 +177,13 @@ mod tests {
             links_max: LINKS_MAX,
             send_depth: DEPTH_MAX,
             receive_depth: DEPTH_MAX,
+            link_receive_depth: DEPTH_MAX,
             messages_max: DEPTH_MAX,
             ..Limits::default()
         };
         assert!(greatest.check().is_ok());
-        assert_eq!(greatest.completions(), 4096 * 32770 + 32768);
+        assert_eq!(greatest.completions(true), 4096 * 32770 + 32768);
+        assert_eq!(greatest.completions(false), 4096 * (32770 + 32768));
         assert_eq!(greatest.message_pool_bytes(), 4096 * 32768 * 4096);
     }
 }

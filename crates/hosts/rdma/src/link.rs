@@ -5,7 +5,9 @@ use std::ptr;
 
 use sluice_verbs_abi::ibv_qp;
 
+use crate::error::Error;
 use crate::queue::SendQueue;
+use crate::receive::ReceiveQueue;
 use crate::region::Remote;
 use crate::status::Status;
 
@@ -92,6 +94,8 @@ pub(crate) struct Link {
     /// The port's MTU when it was made, which the peer was told.
     pub mtu: u8,
     pub queue: SendQueue,
+    /// Its receive buffers, where the node's links share none.
+    pub receive: Option<ReceiveQueue>,
     /// Of the last write, for a marker.
     pub remote: Remote,
     /// The link is in the node's list of those that may need a marker.
@@ -113,24 +117,41 @@ impl Link {
             psn: 0,
             mtu: 0,
             queue: SendQueue::new(1, 1),
+            receive: None,
             remote: Remote::default(),
             listed: false,
             silent: false,
         }
     }
 
-    /// The next link in this place is another one.
+    /// The next link in this place is another one. The queue pair was destroyed.
     pub fn clear(&mut self) {
         self.id.generation = (self.id.generation + 1) & GENERATION_MASK;
         self.state = State::Free;
         self.qp = ptr::null_mut();
         self.qpn = 0;
         self.queue = SendQueue::new(1, 1);
+        self.receive = None;
         self.remote = Remote::default();
         self.silent = false;
     }
 
-    /// Every completion of the link has been found, as far as one comes.
+    /// Posts receive buffers that were given back, if they are the link's own. A link that fails gets none:
+    /// they would come back at once.
+    ///
+    /// `all`: also where they are too few to be worth a call.
+    pub fn replenish(&mut self, all: bool) -> Result<(), Error> {
+        if !matches!(self.state, State::New | State::Connected) {
+            return Ok(());
+        }
+        match &mut self.receive {
+            Some(receive) if all => receive.post_idle(),
+            Some(receive) => receive.replenish(),
+            None => Ok(()),
+        }
+    }
+
+    /// Every completion of a request of the link has been found, as far as one comes.
     pub fn is_drained(&self) -> bool {
         self.queue.is_empty() || self.silent
     }

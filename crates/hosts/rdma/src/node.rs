@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::event::DeviceEvents;
 use crate::library::{Library, check, object};
 use crate::limits::Limits;
-use crate::link::{Link, LinkId, Links, State};
+use crate::link::{Link, LinkId, Links, RECEIVE, State, request_id};
 use crate::pages::Pages;
 use crate::queue::SendQueue;
 use crate::receive::ReceiveQueue;
@@ -44,7 +44,7 @@ const RNR_RETRIES_FOREVER: u8 = 7;
 /// (`drivers/infiniband/sw`). Adapters have the OUI of who made them.
 const EMULATORS: [u32; 3] = [0, 0xff_ffff, 0x62_6d74];
 
-/// A device with one completion queue, one shared receive queue, and its links.
+/// A device with one completion queue, one shared receive queue if it can have one, and its links.
 pub struct Node {
     pub(crate) links: Links,
     pub(crate) limits: Limits,
@@ -56,7 +56,7 @@ pub struct Node {
     pub(crate) events_fd: OwnedFd,
     pub(crate) completions: Box<[ibv_wc]>,
     /// Slots of links that may need a marker.
-    pub(crate) unsettled: Vec<u16>,
+    pub(crate) marker_due: Vec<u16>,
     /// Links that fail, until that was told.
     pub(crate) failing: Vec<LinkId>,
     /// Links that were destroyed, and whose last completions may not have come.
@@ -67,7 +67,8 @@ pub struct Node {
     pub(crate) lost: bool,
     is_adapter: bool,
     pub(crate) polls: u32,
-    pub(crate) receive: ReceiveQueue,
+    /// `None`: the device has no such queue, and each link has receive buffers of its own.
+    pub(crate) receive: Option<ReceiveQueue>,
     pub(crate) messages: MessagePool,
     port: Port,
     // Last: everything before is of this device.
@@ -78,9 +79,9 @@ pub struct Node {
 // Documentation/libibverbs.md, "Thread safety"), and belong to this node alone.
 unsafe impl Send for Node {}
 
-/// A place in the order of a link's requests ([`Node::mark`]).
+/// A place in the order of a link's requests ([`Node::queue_position`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct QueuePosition {
     link: LinkId,
     position: u32,
 }
@@ -110,12 +111,16 @@ impl Node {
         limits.check()?;
         let device = Arc::new(Device::open(library, choice)?);
         let attr = device.attributes()?;
-        fits(&attr, &limits)?;
+        let receive = match has_shared_queues(&attr, &limits) {
+            true => ReceiveQueue::shared(&device, limits.receive_depth, RECEIVE)?,
+            false => None,
+        };
+        let is_shared = receive.is_some();
+        fits(&attr, &limits, is_shared)?;
         let port = device.find(local)?;
-        let receive = ReceiveQueue::new(&device, limits.receive_depth)?;
         let messages = MessagePool::new(&device, &limits)?;
         let events_fd = epoll()?;
-        let (channel, cq) = completion_queue(&device, limits.completions())?;
+        let (channel, cq) = completion_queue(&device, limits.completions(is_shared))?;
         // From here on dropping it takes everything back.
         let node = Self {
             links: Links::new(limits.links_max),
@@ -126,7 +131,7 @@ impl Node {
             events_fd,
             // SAFETY: plain numbers, for which zero is a value.
             completions: vec![unsafe { std::mem::zeroed() }; COMPLETIONS_AT_ONCE].into(),
-            unsettled: Vec::with_capacity(limits.links_max.into()),
+            marker_due: Vec::with_capacity(limits.links_max.into()),
             failing: Vec::with_capacity(limits.links_max.into()),
             retiring: Vec::with_capacity(limits.links_max.into()),
             device_events: DeviceEvents::default(),
@@ -141,9 +146,9 @@ impl Node {
         // SAFETY: both objects exist.
         let (channel_fd, device_fd) =
             unsafe { ((*node.channel).fd, (*node.device.context).async_fd) };
-        for (fd, mark) in [(channel_fd, CHANNEL), (device_fd, DEVICE)] {
+        for (fd, data) in [(channel_fd, CHANNEL), (device_fd, DEVICE)] {
             never_block(fd)?;
-            watch(&node.events_fd, fd, mark)?;
+            watch(&node.events_fd, fd, data)?;
         }
         Ok(node)
     }
@@ -156,6 +161,11 @@ impl Node {
     /// Whether it is an RDMA adapter: neither our own library nor what the kernel emulates (rxe, siw).
     pub fn is_adapter(&self) -> bool {
         self.is_adapter
+    }
+
+    /// Whether links share one receive queue; the device may have none such.
+    pub fn shares_receive_queue(&self) -> bool {
+        self.receive.is_some()
     }
 
     /// How much of everything it has.
@@ -192,17 +202,21 @@ impl Node {
     pub fn create_link(&mut self) -> Result<(LinkId, Endpoint), Error> {
         let link = self.links.free_slot().ok_or(Error::TooManyLinks)?;
         let psn = random_24_bits()?;
+        let own_receives = self.limits.own_receives(self.receive.is_some());
         let mtu = self.device.mtu(self.port.number)?;
         let mut init = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: self.cq,
             recv_cq: self.cq,
-            srq: self.receive.srq(),
+            srq: self
+                .receive
+                .as_ref()
+                .map_or(ptr::null_mut(), ReceiveQueue::srq),
             cap: ibv_qp_cap {
                 max_send_wr: self.limits.queue_depth(),
-                max_recv_wr: 0,
+                max_recv_wr: own_receives,
                 max_send_sge: 1,
-                max_recv_sge: 0,
+                max_recv_sge: own_receives.min(1),
                 max_inline_data: self.limits.inline_bytes,
             },
             qp_type: IBV_QPT_RC,
@@ -214,7 +228,8 @@ impl Node {
         if qp.is_null() && init.cap.max_inline_data > 0 {
             // It cannot do that much inline, and there is no other way to learn it.
             init.cap.max_inline_data = 0;
-            // SAFETY: as above.
+            // SAFETY: the domain and the queues exist; the first call has made nothing, and the structure is
+            // still ours.
             qp = unsafe { create(self.device.pd, &raw mut init) };
         }
         link.qp = object("ibv_create_qp", qp)?;
@@ -237,7 +252,15 @@ impl Node {
         attr.port_num = self.port.number;
         attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        let initialised = modify(&self.device, qp, &mut attr, mask);
+        let initialised = modify(&self.device, qp, &mut attr, mask).and_then(|()| {
+            // A queue pair takes receive buffers from now on (IBTA 10.3.1.2).
+            if own_receives > 0 {
+                let number = RECEIVE | request_id(id, 0);
+                let queue = ReceiveQueue::of_link(&self.device, qp, own_receives, number)?;
+                link.receive = Some(queue);
+            }
+            Ok(())
+        });
         self.links.renumber();
         if let Err(error) = initialised {
             self.take_back(id);
@@ -323,16 +346,16 @@ impl Node {
 
     /// A place in the order of the link's requests: behind all that were posted so far. `None`:
     /// there is no such link.
-    pub fn mark(&self, link: LinkId) -> Option<Mark> {
+    pub fn queue_position(&self, link: LinkId) -> Option<QueuePosition> {
         let position = self.links.get(link)?.queue.position();
-        Some(Mark { link, position })
+        Some(QueuePosition { link, position })
     }
 
-    /// Whether every request before the mark is over, done or failed, and none of them will be
+    /// Whether every request before the position is over, done or failed, and none of them will be
     /// carried out again: the device does not touch their memory any more.
-    pub fn is_past(&self, mark: Mark) -> bool {
-        let link = self.links.get(mark.link);
-        link.is_none_or(|link| link.silent || link.queue.is_past(mark.position))
+    pub fn is_past(&self, at: QueuePosition) -> bool {
+        let link = self.links.get(at.link);
+        link.is_none_or(|link| link.silent || link.queue.is_past(at.position))
     }
 
     /// Readable when [`poll`](Self::poll) may have something to tell, after [`arm`](Self::arm).
@@ -430,16 +453,25 @@ impl MessagePool {
     }
 }
 
+/// Whether the device says that it has shared receive queues that are long enough.
+fn has_shared_queues(attr: &ibv_device_attr, limits: &Limits) -> bool {
+    let longest = u32::try_from(attr.max_srq_wr).unwrap_or(0);
+    attr.max_srq > 0 && limits.receive_depth <= longest
+}
+
 /// Whether the device has as much as the limits ask for.
-fn fits(attr: &ibv_device_attr, limits: &Limits) -> Result<(), Error> {
+fn fits(attr: &ibv_device_attr, limits: &Limits, is_shared: bool) -> Result<(), Error> {
     for (what, wanted, has) in [
         (
             "requests in a queue pair",
-            limits.queue_depth(),
+            limits.queue_depth().max(limits.own_receives(is_shared)),
             attr.max_qp_wr,
         ),
-        ("receive buffers", limits.receive_depth, attr.max_srq_wr),
-        ("completions in a queue", limits.completions(), attr.max_cqe),
+        (
+            "completions in a queue",
+            limits.completions(is_shared),
+            attr.max_cqe,
+        ),
         ("queue pairs", limits.links_max.into(), attr.max_qp),
     ] {
         let has = u32::try_from(has).unwrap_or(0);
@@ -523,10 +555,10 @@ fn epoll() -> Result<OwnedFd, Error> {
 }
 
 /// Has the instance be readable when the descriptor is.
-fn watch(instance: &OwnedFd, fd: RawFd, mark: u64) -> Result<(), Error> {
+fn watch(instance: &OwnedFd, fd: RawFd, data: u64) -> Result<(), Error> {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,
-        u64: mark,
+        u64: data,
     };
     // SAFETY: the event is read.
     let answer = unsafe {

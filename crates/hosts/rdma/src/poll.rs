@@ -31,12 +31,12 @@ impl Node {
         if self.polls.is_multiple_of(POLLS_PER_LOOK) {
             self.look_for_events();
         }
-        self.settle();
+        self.post_markers();
         let mut events = self.tell_device_events(each);
         let mut taken = 0;
         // Completions that mean nothing to the caller do not count, so that 0 says that the queue
         // was empty. Not more than the queue can hold at one time.
-        let bound = self.limits.completions() as usize;
+        let bound = self.limits.completions(self.receive.is_some()) as usize;
         while taken < max || events == 0 && taken < bound {
             let left = match max.saturating_sub(taken) {
                 0 => bound - taken,
@@ -50,7 +50,8 @@ impl Node {
                 break;
             }
         }
-        if self.receive.replenish().is_err() {
+        let receive = self.receive.as_mut();
+        if receive.is_some_and(|queue| queue.replenish().is_err()) {
             self.lose_device();
         }
         events + self.tell_failures(each)
@@ -140,9 +141,9 @@ impl Node {
     /// # Errors
     /// [`Error::Call`]: the device is broken.
     pub fn arm(&mut self) -> Result<(), Error> {
-        self.settle();
+        self.post_markers();
         self.look_for_events();
-        self.receive.post_idle()?;
+        self.post_idle()?;
         if self.lost {
             return check("the device", libc::EIO);
         }
@@ -154,6 +155,22 @@ impl Node {
             }
         };
         check("ibv_req_notify_cq", answer)
+    }
+
+    /// Posts every receive buffer that was given back. A link that takes none of its own has failed.
+    fn post_idle(&mut self) -> Result<(), Error> {
+        if let Some(queue) = &mut self.receive {
+            return queue.post_idle();
+        }
+        for slot in 0..self.limits.links_max {
+            if let Some(link) = self.links.slot(slot)
+                && link.replenish(true).is_err()
+            {
+                let id = link.id;
+                self.fail(id, Status::GENERAL);
+            }
+        }
+        Ok(())
     }
 
     /// Takes what made [`fd`](Self::fd) readable.

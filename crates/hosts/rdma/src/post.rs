@@ -141,13 +141,13 @@ impl Node {
     }
 
     /// Posts a marker on each link that needs one.
-    pub(crate) fn settle(&mut self) {
-        while let Some(slot) = self.unsettled.pop() {
+    pub(crate) fn post_markers(&mut self) {
+        while let Some(slot) = self.marker_due.pop() {
             let Some(link) = self.links.slot(slot) else {
                 continue;
             };
             link.listed = false;
-            if link.state != State::Connected || !link.queue.is_unsettled() {
+            if link.state != State::Connected || !link.queue.needs_marker() {
                 continue;
             }
             let id = link.id;

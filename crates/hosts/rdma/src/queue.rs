@@ -3,7 +3,7 @@
 //! A completion costs the library, the device and whoever polls, so not every request asks for one.
 //! Requests of a queue pair complete in order (IBTA 9.5.1, o9-20), so that a completion tells of all
 //! requests before it. But a request that asks for none and has none behind it would never be known
-//! to be done: [`SendQueue::is_unsettled`] says when a *marker* is needed, an empty write that does
+//! to be done: [`SendQueue::needs_marker`] says when a *marker* is needed, an empty write that does
 //! ask. A link that ends gets a marker too: what had succeeded without a completion is not flushed.
 
 /// Below so many outstanding requests each asks for a completion: those of a quiet link, where
@@ -127,7 +127,7 @@ impl SendQueue {
     }
 
     /// Requests are outstanding, and no completion will tell of any.
-    pub fn is_unsettled(&self) -> bool {
+    pub fn needs_marker(&self) -> bool {
         self.outstanding() > 0 && !self.expects_completion()
     }
 
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(queue.covered(id as u32), Some(1));
             assert_eq!(queue.pop().unwrap().id, Some(id));
         }
-        assert!(queue.is_empty() && !queue.is_unsettled());
+        assert!(queue.is_empty() && !queue.needs_marker());
     }
 
     #[test]
@@ -238,14 +238,14 @@ mod tests {
             post(&mut queue, id);
         }
         // The first four asked; 4 and 5 did not.
-        assert!(!queue.is_unsettled());
+        assert!(!queue.needs_marker());
         for _ in 0..queue.covered(3).unwrap() {
             queue.pop();
         }
-        assert!(queue.is_unsettled());
+        assert!(queue.needs_marker());
         let position = queue.position();
         queue.push(0, Kind::Marker, true);
-        assert!(!queue.is_unsettled());
+        assert!(!queue.needs_marker());
         assert_eq!(queue.unfinished(), 2);
         assert_eq!(queue.covered(position), Some(3));
         let ids: Vec<_> = std::iter::from_fn(|| queue.pop())
@@ -278,7 +278,7 @@ mod tests {
         for id in 0..6 {
             queue.push(id, Kind::Write, false);
         }
-        assert!(!queue.has_room() && queue.is_unsettled());
+        assert!(!queue.has_room() && queue.needs_marker());
         queue.push(0, Kind::Marker, true);
         queue.push(0, Kind::Marker, true);
         assert_eq!(queue.covered(7), Some(8));
@@ -334,7 +334,7 @@ mod tests {
                         next += 1;
                     }
                 }
-                if queue.is_unsettled() {
+                if queue.needs_marker() {
                     signals.push_back(queue.position());
                     queue.push(0, Kind::Marker, true);
                 }

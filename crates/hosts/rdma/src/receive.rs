@@ -1,7 +1,8 @@
-//! The shared receive queue and its buffers.
+//! Receive queues and their buffers: one that all links share, or, where the device has none such, one
+//! for each link.
 //!
 //! A write with a number uses up one entry of the queue and touches no buffer; a message fills one.
-//! Both may come from any link, so every entry has a buffer. Entries that were used are posted again
+//! Both may come at any time, so every entry has a buffer. Entries that were used are posted again
 //! in batches, before half of them are gone, and all before a sleep.
 #![allow(unsafe_code)]
 
@@ -12,18 +13,26 @@ use sluice_verbs_abi::*;
 
 use crate::device::Device;
 use crate::error::Error;
-use crate::library::{check, object};
+use crate::library::check;
 use crate::limits::MESSAGE_BYTES_MAX;
-use crate::link::RECEIVE;
 use crate::pages::Pages;
 use crate::region::{Access, Paging, Region};
 
 /// Posted with one call, unless there are fewer buffers.
 const BATCH: usize = 64;
 
+/// Where buffers are posted.
+#[derive(Clone, Copy)]
+enum Target {
+    /// The links' shared one, which is this value's own.
+    Shared(*mut ibv_srq),
+    /// The queue of a link's queue pair, which is the link's.
+    QueuePair(*mut ibv_qp),
+}
+
 pub(crate) struct ReceiveQueue {
     device: Arc<Device>,
-    srq: *mut ibv_srq,
+    target: Target,
     /// For each buffer, made once.
     requests: Box<[ibv_recv_wr]>,
     /// What `requests` point to.
@@ -37,7 +46,46 @@ pub(crate) struct ReceiveQueue {
 }
 
 impl ReceiveQueue {
-    pub fn new(device: &Arc<Device>, buffers: u32) -> Result<Self, Error> {
+    /// One that all links share. `None`: the device makes none. `number` is the first buffer's `wr_id`.
+    pub fn shared(device: &Arc<Device>, buffers: u32, number: u64) -> Result<Option<Self>, Error> {
+        let mut init = ibv_srq_init_attr {
+            srq_context: ptr::null_mut(),
+            attr: ibv_srq_attr {
+                max_wr: buffers,
+                max_sge: 1,
+                srq_limit: 0,
+            },
+        };
+        // SAFETY: the domain lives as long as the device.
+        let srq = unsafe { (device.functions.create_srq)(device.pd, &raw mut init) };
+        if srq.is_null() {
+            return Ok(None);
+        }
+        let queue = Self::new(device, Target::Shared(srq), buffers, number);
+        if queue.is_err() {
+            // SAFETY: the queue was made above, and nobody has it.
+            unsafe { (device.functions.destroy_srq)(srq) };
+        }
+        let mut queue = queue?;
+        queue.post_idle()?;
+        Ok(Some(queue))
+    }
+
+    /// The one of a link whose queue pair takes receive buffers already, and is destroyed before this
+    /// is dropped. `number` is the first buffer's `wr_id`.
+    pub fn of_link(
+        device: &Arc<Device>,
+        qp: *mut ibv_qp,
+        buffers: u32,
+        number: u64,
+    ) -> Result<Self, Error> {
+        let mut queue = Self::new(device, Target::QueuePair(qp), buffers, number)?;
+        queue.post_idle()?;
+        Ok(queue)
+    }
+
+    /// Nothing is posted yet.
+    fn new(device: &Arc<Device>, target: Target, buffers: u32, number: u64) -> Result<Self, Error> {
         let pages = Pages::new(buffers as usize);
         // SAFETY: the pages live as long as the region, which is dropped first.
         let region = unsafe {
@@ -55,41 +103,33 @@ impl ReceiveQueue {
             lkey: region.local_key(),
         });
         let mut entries: Box<[ibv_sge]> = entries.collect();
-        let requests = (0_u64..)
+        let requests = (number..)
             .zip(&mut entries)
-            .map(|(buffer, entry)| ibv_recv_wr {
-                wr_id: RECEIVE | buffer,
+            .map(|(wr_id, entry)| ibv_recv_wr {
+                wr_id,
                 next: ptr::null_mut(),
                 sg_list: ptr::from_mut(entry),
                 num_sge: 1,
             });
         let requests = requests.collect();
-        let mut init = ibv_srq_init_attr {
-            srq_context: ptr::null_mut(),
-            attr: ibv_srq_attr {
-                max_wr: buffers,
-                max_sge: 1,
-                srq_limit: 0,
-            },
-        };
-        // SAFETY: the domain lives as long as the device.
-        let srq = unsafe { (device.functions.create_srq)(device.pd, &raw mut init) };
-        let mut queue = Self {
+        Ok(Self {
             device: device.clone(),
-            srq: object("ibv_create_srq", srq)?,
+            target,
             requests,
             _entries: entries,
             idle: (0..buffers).collect(),
             batch: BATCH.min(buffers as usize / 2).max(1),
             _region: region,
             pages,
-        };
-        queue.post_idle()?;
-        Ok(queue)
+        })
     }
 
+    /// The shared queue; null where this is a link's own.
     pub fn srq(&self) -> *mut ibv_srq {
-        self.srq
+        match self.target {
+            Target::Shared(srq) => srq,
+            Target::QueuePair(_) => ptr::null_mut(),
+        }
     }
 
     /// Whether there is such a buffer.
@@ -139,15 +179,9 @@ impl ReceiveQueue {
         }
         let first = start.wrapping_add(first as usize);
         let mut refused = ptr::null_mut();
-        // SAFETY: the queue exists; the chain ends with NULL, and its entries are of a region that
-        // outlives the queue.
-        let answer = unsafe {
-            let post = (*(*self.srq).context).ops.post_srq_recv;
-            let Some(post) = post else {
-                return check("ibv_post_srq_recv", libc::EOPNOTSUPP);
-            };
-            post(self.srq, first, &raw mut refused)
-        };
+        // SAFETY: the queue, or the queue pair, exists as long as this does; the chain ends with NULL,
+        // and its entries are of a region that is dropped behind it.
+        let (call, answer) = unsafe { self.target.post(first, &raw mut refused) };
         if answer == 0 {
             self.idle.clear();
             return Ok(());
@@ -155,13 +189,46 @@ impl ReceiveQueue {
         let at = refused.addr().wrapping_sub(start.addr()) / size_of::<ibv_recv_wr>();
         let posted = self.idle.iter().position(|buffer| *buffer as usize == at);
         self.idle.drain(..posted.unwrap_or(0));
-        check("ibv_post_srq_recv", answer)
+        check(call, answer)
+    }
+}
+
+impl Target {
+    /// Posts a chain of buffers. Which call that was, and what it has answered.
+    ///
+    /// # Safety
+    /// As for ibv_post_srq_recv(3) and ibv_post_recv(3).
+    unsafe fn post(
+        self,
+        first: *mut ibv_recv_wr,
+        refused: *mut *mut ibv_recv_wr,
+    ) -> (&'static str, i32) {
+        match self {
+            Self::Shared(srq) => {
+                // SAFETY: the caller says that the queue exists, and that the chain is good.
+                let answer = unsafe {
+                    let post = (*(*srq).context).ops.post_srq_recv;
+                    post.map_or(libc::EOPNOTSUPP, |post| post(srq, first, refused))
+                };
+                ("ibv_post_srq_recv", answer)
+            }
+            Self::QueuePair(qp) => {
+                // SAFETY: the caller says that the queue pair exists, and that the chain is good.
+                let answer = unsafe {
+                    let post = (*(*qp).context).ops.post_recv;
+                    post.map_or(libc::EOPNOTSUPP, |post| post(qp, first, refused))
+                };
+                ("ibv_post_recv", answer)
+            }
+        }
     }
 }
 
 impl Drop for ReceiveQueue {
     fn drop(&mut self) {
-        // SAFETY: the queue exists, and the queue pairs that use it are gone.
-        unsafe { (self.device.functions.destroy_srq)(self.srq) };
+        if let Target::Shared(srq) = self.target {
+            // SAFETY: the queue exists, and the queue pairs that use it are gone.
+            unsafe { (self.device.functions.destroy_srq)(srq) };
+        }
     }
 }

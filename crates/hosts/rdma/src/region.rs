@@ -56,7 +56,8 @@ pub struct Region {
 // SAFETY: a region may be used by any thread, by several at a time (rdma-core,
 // Documentation/libibverbs.md, "Thread safety"). The memory is not touched by this type.
 unsafe impl Send for Region {}
-// SAFETY: as above.
+// SAFETY: a registration may be used by several threads at a time (rdma-core,
+// Documentation/libibverbs.md, "Thread safety"), and this type does not touch the memory.
 unsafe impl Sync for Region {}
 
 /// A part of a region, to send from.

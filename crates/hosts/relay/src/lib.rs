@@ -1,8 +1,8 @@
 //! Copies bytes between the two sockets of each of very many pairs, in one thread.
 //!
-//! An [`Engine`] is an epoll instance with the loop around it. Whoever has it adds pairs of connected
-//! sockets ([`Engine::pair`]), has it watch descriptors of their own beside them ([`Engine::watch`]:
-//! listeners, connections that are being made), and calls [`Engine::turn`] again and again.
+//! An [`EventLoop`] is an epoll instance with the loop around it. Whoever has it adds pairs of connected
+//! sockets ([`EventLoop::pair`]), has it watch descriptors of their own beside them ([`EventLoop::watch`]:
+//! listeners, connections that are being made), and calls [`EventLoop::turn`] again and again.
 //!
 //! | what | how |
 //! |---|---|
@@ -21,14 +21,14 @@
 
 #![warn(missing_docs)]
 
-mod engine;
+mod event_loop;
 pub mod host;
 mod options;
 mod pair;
 mod poll;
 pub mod socket;
 
-pub use engine::{Counters, Engine, Event};
+pub use event_loop::{Counters, Event, EventLoop};
 pub use options::Options;
 pub use pair::{End, PairId};
 pub use poll::{Interest, Readiness};

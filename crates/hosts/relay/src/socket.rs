@@ -221,7 +221,7 @@ fn raw_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t
                 },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: a sockaddr_storage has room and alignment for every address.
             unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
             mem::size_of::<libc::sockaddr_in6>()
         }
@@ -232,9 +232,9 @@ fn raw_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t
 /// An address of the kernel's or the C library's. None: there is none, or it is of another family.
 ///
 /// # Safety
-/// It is null, or points to an address with as many bytes as its family has.
+/// It is null, or points to an address with as many bytes as its family has, and no fewer than a sockaddr.
 pub(crate) unsafe fn address_at(at: *const libc::sockaddr) -> Option<SocketAddr> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises null or the bytes of a sockaddr, which any bytes are.
     let family = unsafe { at.as_ref() }?.sa_family;
     let mut storage = zeroed_storage();
     let length = match i32::from(family) {
@@ -256,7 +256,7 @@ fn address(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
             Ok(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says that the storage holds a sockaddr_in6, for which it has the alignment.
             let raw = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             let port = u16::from_be(raw.sin6_port);

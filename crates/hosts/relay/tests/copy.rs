@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Relay, pattern};
 use proptest::prelude::*;
-use sluice_relay::{End, Engine, Event, Interest, Options};
+use sluice_relay::{End, Event, EventLoop, Interest, Options};
 
 /// What one end does with the stream that it sends, and how it reads.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ fn one_stream_ends_and_the_other_goes_on() {
 
 #[test]
 fn a_stream_that_ended_before_the_pair_was_made_is_passed_on() {
-    let mut engine = Engine::new(Options::default()).unwrap();
+    let mut event_loop = EventLoop::new(Options::default()).unwrap();
     let (mut far_left, near_left) = common::connection();
     let (mut far_right, near_right) = common::connection();
     far_left.write_all(b"all of it").unwrap();
@@ -136,10 +136,14 @@ fn a_stream_that_ended_before_the_pair_was_made_is_passed_on() {
     for near in [&near_left, &near_right] {
         near.set_nonblocking(true).unwrap();
     }
-    let id = engine.pair(near_left.into(), near_right.into()).unwrap();
+    let id = event_loop
+        .pair(near_left.into(), near_right.into())
+        .unwrap();
     let mut events = Vec::new();
     while events.is_empty() {
-        engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+        event_loop
+            .turn(Some(common::PATIENCE), &mut events)
+            .unwrap();
     }
     let ended = Event::Ended {
         pair: id,
@@ -183,59 +187,83 @@ fn a_thousand_pairs_at_once() {
 
 #[test]
 fn a_busy_pair_leaves_turns_to_others() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
     let relay = Relay::new(Options::default());
-    let (busy_from, busy_to) = relay.pair();
+    let (mut busy_from, mut busy_to) = relay.pair();
     let (mut left, mut right) = relay.pair();
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let until = stop.clone();
-    let writer = std::thread::spawn(move || {
-        let mut from = busy_from;
-        let bytes = vec![7; 1 << 20];
-        while !until.load(std::sync::atomic::Ordering::Relaxed) {
-            from.write_all(&bytes).unwrap();
+    let (stop, carried) = (AtomicBool::new(false), AtomicU64::new(0));
+    let more_is_carried = |than: u64| {
+        let until = std::time::Instant::now() + common::PATIENCE;
+        while carried.load(Relaxed) <= than {
+            assert!(std::time::Instant::now() < until, "the busy pair stands");
+            std::thread::yield_now();
         }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes = vec![7; 1 << 20];
+            while !stop.load(Relaxed) {
+                busy_from.write_all(&bytes).unwrap();
+            }
+            busy_from.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        scope.spawn(|| {
+            let mut part = vec![0; 1 << 16];
+            loop {
+                match busy_to.read(&mut part).unwrap() {
+                    0 => break,
+                    some => carried.fetch_add(some as u64, Relaxed),
+                };
+            }
+        });
+        // Both threads have started when something has come through, and the
+        // pair is as busy after the other's rounds as before them.
+        more_is_carried(0);
+        for _ in 0..100 {
+            left.write_all(b"x").unwrap();
+            right.read_exact(&mut [0]).unwrap();
+        }
+        more_is_carried(carried.load(Relaxed));
+        stop.store(true, Relaxed);
     });
-    let reader = std::thread::spawn(move || {
-        let mut to = busy_to;
-        std::io::copy(&mut to, &mut std::io::sink()).unwrap()
-    });
-    for _ in 0..100 {
-        left.write_all(b"x").unwrap();
-        right.read_exact(&mut [0]).unwrap();
-    }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    writer.join().unwrap();
-    assert!(reader.join().unwrap() > 0);
 }
 
 #[test]
 fn what_the_owner_watches_is_reported_as_long_as_it_is_so() {
-    let mut engine = Engine::new(Options::default()).unwrap();
+    let mut event_loop = EventLoop::new(Options::default()).unwrap();
     let (mut far, near) = common::connection();
     use std::os::fd::AsFd;
-    engine.watch(near.as_fd(), Interest::Readable, 5).unwrap();
-    assert!(engine.watch(near.as_fd(), Interest::Readable, 5).is_err());
+    event_loop
+        .watch(near.as_fd(), Interest::Readable, 5)
+        .unwrap();
     assert!(
-        engine
+        event_loop
+            .watch(near.as_fd(), Interest::Readable, 5)
+            .is_err()
+    );
+    assert!(
+        event_loop
             .watch(near.as_fd(), Interest::Readable, 1 << 62)
             .is_err()
     );
     let mut events = Vec::new();
-    engine.turn(Some(Duration::ZERO), &mut events).unwrap();
+    event_loop.turn(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
     far.write_all(b"!").unwrap();
     for _ in 0..2 {
         events.clear();
-        engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+        event_loop
+            .turn(Some(common::PATIENCE), &mut events)
+            .unwrap();
         let Some(Event::Ready { key: 5, readiness }) = events.first() else {
             panic!("{events:?}");
         };
         assert!(readiness.readable && !readiness.failed && !readiness.hung_up);
     }
-    assert!(engine.unwatch(near.as_fd(), 6).is_err());
-    engine.unwatch(near.as_fd(), 5).unwrap();
+    assert!(event_loop.unwatch(near.as_fd(), 6).is_err());
+    event_loop.unwatch(near.as_fd(), 5).unwrap();
     events.clear();
-    engine.turn(Some(Duration::ZERO), &mut events).unwrap();
+    event_loop.turn(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
 }
 
@@ -243,34 +271,38 @@ fn what_the_owner_watches_is_reported_as_long_as_it_is_so() {
 fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
     use std::os::fd::AsFd;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut engine = Engine::new(Options::default()).unwrap();
-    engine
+    let mut event_loop = EventLoop::new(Options::default()).unwrap();
+    event_loop
         .watch(listener.as_fd(), Interest::Readable, 7)
         .unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let is_ready = |events: &[Event]| matches!(events, [Event::Ready { key: 7, .. }]);
     let mut events = Vec::new();
-    engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+    event_loop
+        .turn(Some(common::PATIENCE), &mut events)
+        .unwrap();
     assert!(is_ready(&events), "{events:?}");
     let start = std::time::Instant::now();
     // Worth a line the first time, and not each time.
-    assert!(engine.pause(7));
-    assert!(!engine.pause(7));
-    assert!(!engine.pause(8), "nothing is watched by this key");
+    assert!(event_loop.pause(7));
+    assert!(!event_loop.pause(7));
+    assert!(!event_loop.pause(8), "nothing is watched by this key");
     events.clear();
     // It comes back by itself, also to an owner who waits for ever.
     while events.is_empty() {
-        engine.turn(None, &mut events).unwrap();
+        event_loop.turn(None, &mut events).unwrap();
     }
     assert!(start.elapsed() >= Duration::from_millis(100));
     assert!(is_ready(&events), "{events:?}");
     // Who comes later is not paused for who was.
-    engine.pause(7);
-    engine.unwatch(listener.as_fd(), 7).unwrap();
-    engine
+    event_loop.pause(7);
+    event_loop.unwatch(listener.as_fd(), 7).unwrap();
+    event_loop
         .watch(listener.as_fd(), Interest::Readable, 7)
         .unwrap();
     events.clear();
-    engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+    event_loop
+        .turn(Some(common::PATIENCE), &mut events)
+        .unwrap();
     assert!(is_ready(&events), "{events:?}");
 }

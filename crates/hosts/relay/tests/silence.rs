@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use common::Relay;
-use sluice_relay::{End, Engine, Options};
+use sluice_relay::{End, EventLoop, Options};
 
 fn set(stream: &TcpStream, option: i32, value: i32) {
     let value: *const i32 = &value;
@@ -32,7 +32,7 @@ fn get(stream: &TcpStream, level: i32, option: i32) -> i32 {
 
 #[test]
 fn both_peers_of_a_pair_are_asked_whether_they_are_there() {
-    let mut engine = Engine::new(Options::default()).unwrap();
+    let mut event_loop = EventLoop::new(Options::default()).unwrap();
     let (_far_left, near_left) = common::connection();
     let (_far_right, near_right) = common::connection();
     let nears = [&near_left, &near_right].map(|near| {
@@ -40,7 +40,7 @@ fn both_peers_of_a_pair_are_asked_whether_they_are_there() {
         near.try_clone().unwrap()
     });
     let [left, right] = [near_left, near_right].map(OwnedFd::from);
-    engine.pair(left, right).unwrap();
+    event_loop.pair(left, right).unwrap();
     for near in &nears {
         assert_eq!(get(near, libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1);
         assert_eq!(get(near, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 300);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use common::PATIENCE;
-use sluice_relay::{Engine, Options, socket};
+use sluice_relay::{EventLoop, Options, socket};
 
 fn send_urgent(stream: &TcpStream, byte: u8) {
     let at: *const u8 = &byte;
@@ -45,15 +45,15 @@ fn connected() -> (TcpStream, OwnedFd) {
 fn all_of_a_stream_arrives_though_a_part_is_urgent() {
     let (left, near_left) = accepted();
     let (right, near_right) = connected();
-    // All of it is there before the engine looks for the first time.
+    // All of it is there before the event loop looks for the first time.
     for far in [&left, &right] {
         let mut from = far;
         from.write_all(b"ab").unwrap();
         send_urgent(far, b'!');
         from.write_all(b"def").unwrap();
     }
-    let mut engine = Engine::new(Options::default()).unwrap();
-    engine.pair(near_left, near_right).unwrap();
+    let mut event_loop = EventLoop::new(Options::default()).unwrap();
+    event_loop.pair(near_left, near_right).unwrap();
     for mut to in [left, right] {
         to.set_nonblocking(true).unwrap();
         let start = Instant::now();
@@ -61,7 +61,7 @@ fn all_of_a_stream_arrives_though_a_part_is_urgent() {
         while all.len() < 6 {
             assert!(start.elapsed() < PATIENCE, "only {all:?} arrived");
             let nap = Some(Duration::from_millis(5));
-            engine.turn(nap, &mut Vec::new()).unwrap();
+            event_loop.turn(nap, &mut Vec::new()).unwrap();
             let mut part = [0; 16];
             match to.read(&mut part) {
                 Ok(count) => all.extend_from_slice(&part[..count]),

@@ -129,17 +129,19 @@ pub enum BenchCommand {
         #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
         clients: Vec<u32>,
     },
-    /// Compares socket programs between two hosts that share memory with kernel TCP and Unix sockets
+    /// Compares programs between two hosts that share memory with kernel TCP and Unix sockets
     ///
     /// The hosts are two network namespaces joined by a veth pair and by the memory of 'sluice window
     /// serve', which this command makes and which end with it: it needs root. Runs sockperf, redis and
-    /// iperf3 over TCP, redis over a Unix socket, and all of them under 'sluice run' with direct lanes, as
-    /// they are and with memory in which a reader sees what is new later, and reports as 'sluice bench' does.
+    /// iperf3 over TCP, redis over a Unix socket, all of them under 'sluice run' with direct lanes, and redis
+    /// and iperf3 with such memory between the daemons, as it is and where a reader sees what is new later; and
+    /// perftest under 'sluice verbs' over a window of its own. Reports as 'sluice bench' does.
     Windows {
         #[command(flatten)]
         common: CommonArgs,
 
-        /// Numbers of clients for the redis workload [default: 1, 10, 50 and 500]
+        /// Numbers of clients for the redis workloads [default: 1, 10, 50 and 500; for
+        /// redis-commands 10 to 1000]
         #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
         clients: Vec<u32>,
 

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use super::figures::number;
+use super::figures::{counted, number};
 use super::model::WorkloadReport;
+use super::overview;
 use super::plot::{self, escape};
 use super::report::Report;
 use super::table::{self, Column};
 use super::text;
-use super::verdict::Outcome;
+use super::verdict::{Outcome, Verdict};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#2b8a3e;--bad:#c92a2a}\
@@ -43,14 +44,41 @@ pub fn render(report: &Report) -> String {
         page,
         "<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>"
     );
+    chart(&mut page, report);
     introduction(&mut page, report);
     floors(&mut page, report);
     machine(&mut page, report);
-    for workload in &report.workloads {
+    let (left_out, run): (Vec<_>, Vec<_>) = report
+        .workloads
+        .iter()
+        .partition(|workload| workload.skipped.is_some() && workload.points.is_empty());
+    for workload in run {
         section(&mut page, workload);
+    }
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|workload| workload.title).collect();
+        let names = escape(&names.join("; "));
+        let _ = writeln!(page, "<details><summary>Not run: {names}</summary>");
+        for workload in left_out {
+            section(&mut page, workload);
+        }
+        page.push_str("</details>\n");
     }
     page.push_str("</body>\n</html>\n");
     page
+}
+
+fn chart(page: &mut String, report: &Report) {
+    let chart = overview::render(&report.workloads);
+    if chart.is_empty() {
+        return;
+    }
+    page.push_str(&chart);
+    page.push_str(
+        "<p class=\"note\">How many times better Sluice was than what it is compared with: the median over a \
+         group's points, with a line from the least to the greatest of them. The first way of Sluice counts \
+         where there are several.</p>\n",
+    );
 }
 
 fn introduction(page: &mut String, report: &Report) {
@@ -71,7 +99,24 @@ fn floors(page: &mut String, report: &Report) {
         "<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, {}.</p>\n<div class=\"floors\">",
         escape(report.suite.floors)
     );
-    markup(page, &table::verdicts(&report.verdicts));
+    let (left_out, shown): (Vec<Verdict>, Vec<Verdict>) = report
+        .verdicts
+        .iter()
+        .cloned()
+        .partition(|verdict| verdict.outcome == Outcome::NotRun);
+    if !shown.is_empty() {
+        markup(page, &table::verdicts(&shown));
+    }
+    if !left_out.is_empty() {
+        let number = u32::try_from(left_out.len()).unwrap_or(u32::MAX);
+        let summary = counted(number, "floor");
+        let _ = writeln!(
+            page,
+            "<details><summary>{summary} of what was not run</summary>"
+        );
+        markup(page, &table::verdicts(&left_out));
+        page.push_str("</details>\n");
+    }
     let tally = escape(&table::tally(&report.verdicts));
     let _ = writeln!(page, "</div><p class=\"note\">{tally}</p>");
 }
@@ -259,19 +304,7 @@ mod tests {
     }
 
     fn check_page(suite: &'static suites::Suite, workloads: Vec<WorkloadReport>) {
-        let report = Report {
-            format: 2,
-            suite,
-            sluice_version: "0".to_owned(),
-            date: "2026-11-21T08:30:00Z".to_owned(),
-            command: "sluice bench <&>".to_owned(),
-            repetitions: 1,
-            seconds_per_run: 1,
-            machine: Machine::read(0),
-            versions: std::collections::BTreeMap::new(),
-            verdicts: (suite.verdicts)(&workloads),
-            workloads,
-        };
+        let report = report(suite, workloads);
         let page = render(&report);
         for verdict in &report.verdicts {
             assert!(page.contains(&escape(&verdict.what)), "{}", verdict.what);
@@ -288,5 +321,50 @@ mod tests {
             );
         }
         assert!(!page.contains("bench <&>"));
+        let chart = page.find("How many times better").expect("a chart");
+        assert!(chart < page.find("id=\"floors\"").expect("floors"));
+    }
+
+    /// What nobody asked for stands below a line that opens.
+    #[test]
+    fn what_was_not_run_is_folded() {
+        let suite = &suites::SOCKETS;
+        let mut workloads = verdict::tests::reports(|_, _, _| Some(120.0));
+        let left_out = workloads.last_mut().expect("there are some");
+        left_out.points.clear();
+        left_out.skipped = Some("its program is not there".to_owned());
+        let title = escape(left_out.title);
+        let report = report(suite, workloads);
+        let not_run = report
+            .verdicts
+            .iter()
+            .find(|verdict| verdict.outcome == Outcome::NotRun);
+        let page = render(&report);
+        let is_folded = |text: &str| {
+            let at = page.find(text).expect("it is on the page");
+            let before = &page[..at];
+            before.rfind("<details>") > before.rfind("</details>")
+        };
+        assert!(is_folded("its program is not there"));
+        assert!(page.contains(&format!("<summary>Not run: {title}</summary>")));
+        assert!(is_folded(&escape(&not_run.expect("a floor").what)));
+        let run = &report.workloads[0];
+        assert!(!is_folded(&format!("<h2 id=\"{}\">", run.name)));
+    }
+
+    fn report(suite: &'static suites::Suite, workloads: Vec<WorkloadReport>) -> Report {
+        Report {
+            format: 2,
+            suite,
+            sluice_version: "0".to_owned(),
+            date: "2026-11-21T08:30:00Z".to_owned(),
+            command: "sluice bench <&>".to_owned(),
+            repetitions: 1,
+            seconds_per_run: 1,
+            machine: Machine::read(0),
+            versions: std::collections::BTreeMap::new(),
+            verdicts: (suite.verdicts)(&workloads),
+            workloads,
+        }
     }
 }

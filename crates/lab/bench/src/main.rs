@@ -15,6 +15,7 @@ mod machine;
 mod model;
 mod network;
 mod output;
+mod overview;
 mod parse;
 mod plot;
 mod process;

@@ -14,6 +14,12 @@ pub const OTHERS_SHARE_TOLERATED: f64 = 0.1;
 /// The detail that says how many connections got a lane during a run.
 pub const LANES: &str = "lanes";
 
+/// The detail that says which part of the bytes that programs read and wrote went by rings.
+pub const RING_SHARE: &str = "ring_share";
+
+/// Daemons that carry less of the bytes than this leave the figures to TCP.
+const RING_SHARE_TOLD: f64 = 0.5;
+
 /// The detail that says after which time a writer was stopped by nothing but itself.
 pub const STOPPED_AFTER_S: &str = "stopped_itself_after_s";
 
@@ -59,12 +65,20 @@ pub enum Variant {
     RxeOneDevice,
     /// [`Self::Verbs`] where there are other ways of Sluice beside it.
     VerbsShm,
-    /// Both programs under `sluice run`, whose daemons offer rings to every reader that is awake.
+    /// Both programs under `sluice run`, whose daemons grant rings to every reader that is awake.
     SluiceRings,
     /// Both programs under `sluice run`, their connections in memory that both hosts share.
     Window,
     /// The same, and what is written there is seen later.
     WindowDelayed,
+    /// Both programs under `sluice run`, whose daemons move the bytes over memory that both hosts share.
+    WindowDaemons,
+    /// The same, and what is written there is seen later.
+    WindowDaemonsDelayed,
+    /// Both programs under `sluice verbs --device window:PATH`.
+    VerbsWindow,
+    /// The same, and what is written there is seen later.
+    VerbsWindowDelayed,
     /// Programs as they are, whose connections the daemons capture over any device.
     SluiceCaptured,
     /// Programs as they are, with daemons that capture where that is faster.
@@ -99,8 +113,10 @@ impl Variant {
             Self::RxeOneDevice => "rxe, one device",
             Self::VerbsShm => "Sluice shm",
             Self::SluiceRings => "Sluice, all by rings",
-            Self::Window => "Sluice, window",
-            Self::WindowDelayed => "window, delayed",
+            Self::Window | Self::VerbsWindow => "Sluice, window",
+            Self::WindowDelayed | Self::VerbsWindowDelayed => "window, delayed",
+            Self::WindowDaemons => "window, by daemons",
+            Self::WindowDaemonsDelayed => "by daemons, delayed",
             Self::SluiceCaptured => "Sluice, captured",
             Self::CaptureByDefault => "[capture] by default",
             Self::SkMsg => "SK_MSG",
@@ -121,12 +137,48 @@ impl Variant {
         }
     }
 
+    /// Whether it is Sluice that is measured, and not what it is compared with.
+    pub fn is_sluice(self) -> bool {
+        match self {
+            Self::Sluice
+            | Self::ServerOnly
+            | Self::ClientOnly
+            | Self::Verbs
+            | Self::VerbsPrivate
+            | Self::VerbsShm
+            | Self::RoceXdp
+            | Self::RoceUdp
+            | Self::Iwarp
+            | Self::SluiceRings
+            | Self::Window
+            | Self::WindowDelayed
+            | Self::WindowDaemons
+            | Self::WindowDaemonsDelayed
+            | Self::VerbsWindow
+            | Self::VerbsWindowDelayed
+            | Self::SluiceCaptured
+            | Self::CaptureByDefault => true,
+            Self::Tcp
+            | Self::Unix
+            | Self::UcxPosix
+            | Self::UcxCma
+            | Self::Libfabric
+            | Self::Memcpy
+            | Self::TcpPolling
+            | Self::RawXdp
+            | Self::Rxe
+            | Self::RxeOneDevice
+            | Self::SkMsg
+            | Self::TwoProxies => false,
+        }
+    }
+
     pub fn server_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ServerOnly | Self::SluiceRings) || self.has_window()
+        matches!(self, Self::Sluice | Self::ServerOnly | Self::SluiceRings) || self.shares_memory()
     }
 
     pub fn client_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings) || self.has_window()
+        matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings) || self.shares_memory()
     }
 
     /// Whether anything in it needs a daemon.
@@ -134,9 +186,19 @@ impl Variant {
         self.server_accelerated() || self.client_accelerated() || self.has_capture()
     }
 
-    /// Whether both hosts share memory, which the daemons' configuration names.
+    /// Whether both hosts share memory.
+    pub fn shares_memory(self) -> bool {
+        self.has_window() || self.has_window_device()
+    }
+
+    /// Whether both hosts share memory in which connections lie, which the daemons' configuration names.
     pub fn has_window(self) -> bool {
         matches!(self, Self::Window | Self::WindowDelayed)
+    }
+
+    /// Whether the daemons move bytes over memory that both hosts share.
+    pub fn has_window_device(self) -> bool {
+        matches!(self, Self::WindowDaemons | Self::WindowDaemonsDelayed)
     }
 
     /// Whether the daemons' configuration has `[capture]`.
@@ -448,7 +510,8 @@ impl WorkloadReport {
     pub fn without_lanes(&self) -> Option<String> {
         let on_tcp = |point: &&Point| {
             point.series.iter().any(|series| {
-                series.variant == Variant::Sluice && series.details.get(LANES) == Some(&0.0)
+                (series.variant == Variant::Sluice || series.variant.has_window_device())
+                    && series.details.get(LANES) == Some(&0.0)
             })
         };
         let names: Vec<String> = self
@@ -460,6 +523,36 @@ impl WorkloadReport {
         (!names.is_empty()).then(|| {
             format!(
                 "No connection got a lane, all bytes went over TCP: {}.",
+                names.join("; ")
+            )
+        })
+    }
+
+    /// A sentence about points where daemons could have carried the bytes, and TCP carried most.
+    pub fn mostly_by_tcp(&self) -> Option<String> {
+        let mut names: Vec<String> = Vec::new();
+        for point in &self.points {
+            let daemons = point
+                .series
+                .iter()
+                .filter(|s| s.variant.has_window_device());
+            for series in daemons {
+                let share = series.details.get(RING_SHARE).copied();
+                let Some(share) = share.filter(|share| *share < RING_SHARE_TOLD) else {
+                    continue;
+                };
+                names.push(format!(
+                    "{} {}, {} ({:.0} %)",
+                    point.spec.group,
+                    point.spec.label,
+                    series.variant.title(),
+                    100.0 * share
+                ));
+            }
+        }
+        (!names.is_empty()).then(|| {
+            format!(
+                "Daemons carried the smaller part of the bytes, so that these figures are mostly TCP's: {}.",
                 names.join("; ")
             )
         })
@@ -519,6 +612,7 @@ impl WorkloadReport {
             self.disturbance(),
             self.repetitions(),
             self.without_lanes(),
+            self.mostly_by_tcp(),
             self.without_backpressure(),
         ];
         let missing = self.missing.iter().cloned();
@@ -645,6 +739,18 @@ mod tests {
         );
     }
 
+    fn report(point: Point) -> WorkloadReport {
+        WorkloadReport {
+            name: "w",
+            title: "w",
+            about: "w",
+            skipped: None,
+            missing: Vec::new(),
+            points: vec![point],
+            commands: Vec::new(),
+        }
+    }
+
     #[test]
     fn tcp_under_another_name_is_remarked() {
         let mut accelerated = point(Better::Higher, &[1.0], &[2.0]);
@@ -653,19 +759,27 @@ mod tests {
                 sample.details.insert(LANES, lanes);
             }
             accelerated.summarise();
-            WorkloadReport {
-                name: "w",
-                title: "w",
-                about: "w",
-                skipped: None,
-                missing: Vec::new(),
-                points: vec![accelerated.clone()],
-                commands: Vec::new(),
-            }
+            report(accelerated.clone())
         };
         assert_eq!(workload(50.0).without_lanes(), None);
         let remark = workload(0.0).without_lanes().expect("no lane");
         assert!(remark.contains("g l"), "{remark}");
+    }
+
+    #[test]
+    fn daemons_that_carried_little_are_remarked() {
+        let mut by_daemons = point(Better::Higher, &[1.0], &[2.0]);
+        by_daemons.series[1].variant = Variant::WindowDaemons;
+        let mut workload = |share: f64| {
+            for sample in &mut by_daemons.series[1].samples {
+                sample.details.insert(RING_SHARE, share);
+            }
+            by_daemons.summarise();
+            report(by_daemons.clone())
+        };
+        assert_eq!(workload(0.9).mostly_by_tcp(), None);
+        let remark = workload(0.04).mostly_by_tcp().expect("a remark");
+        assert!(remark.contains("g l, window, by daemons (4 %)"), "{remark}");
     }
 
     #[test]

@@ -324,7 +324,7 @@ mod tests {
         let argv = ["sh", "-c", "echo broken >&2; exit 3"].map(str::to_owned);
         let process = Process::start(&argv, &folder, false).expect("sh starts");
         let error = process
-            .finish(Duration::from_secs(10))
+            .finish(Duration::from_secs(60))
             .expect_err("status 3 is a failure");
         let text = error.to_string();
         assert!(
@@ -340,7 +340,7 @@ mod tests {
         let argv = ["sh", "-c", "sleep 100 & echo child $!; wait"].map(str::to_owned);
         let mut process = Process::start(&argv, &folder, false).expect("sh starts");
         let said = process
-            .wait_output("\n", Duration::from_secs(10))
+            .wait_output("\n", Duration::from_secs(60))
             .expect("sh says its child's number");
         let child: i32 = said
             .trim()
@@ -348,7 +348,7 @@ mod tests {
             .parse()
             .expect("a number");
         drop(process);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while signals::process_cpu_ns(child).is_some() {
             assert!(Instant::now() < deadline, "the child still runs");
             std::thread::yield_now();

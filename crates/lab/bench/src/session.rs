@@ -20,6 +20,13 @@ use super::words::{path_text, quoted, words};
 /// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
 const CLIENT_GRACE: Duration = Duration::from_secs(60);
 
+/// Of the memory that hosts share: a direct lane takes 512 KiB, and some workloads have a thousand. Only what is
+/// written to is taken.
+const WINDOW_SIZE: &str = "1G";
+
+/// How long that may take to be made.
+const WINDOW_PATIENCE: Duration = Duration::from_secs(20);
+
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What workloads start programs with.
@@ -36,8 +43,8 @@ pub struct Session {
     /// How much later what is written to a window is seen, in nanoseconds, where a variant wants it.
     pub window_delay_ns: u32,
     commands: RefCell<Vec<String>>,
-    /// How many networks were made.
-    networks: Cell<u32>,
+    /// How many folders have got a number.
+    folders: Cell<u32>,
     /// Ports given out, written as `$PORT` in the commands that the report shows.
     ports: RefCell<Vec<u16>>,
 }
@@ -63,7 +70,7 @@ impl Session {
             seconds,
             window_delay_ns: 0,
             commands: RefCell::new(Vec::new()),
-            networks: Cell::new(0),
+            folders: Cell::new(0),
             ports: RefCell::new(Vec::new()),
         };
         if with_sluice {
@@ -121,10 +128,34 @@ impl Session {
         argv
     }
 
+    /// A number for the name of a folder of one measurement.
+    pub fn next_number(&self) -> u32 {
+        let number = self.folders.get();
+        self.folders.set(number + 1);
+        number
+    }
+
+    /// `sluice window` with that word, for memory of the usual size.
+    pub fn window(&self, word: &str, path: &Path) -> Result<Process> {
+        let (sluice, path) = (path_text(&self.sluice), path_text(path));
+        let words = words![sluice, "window", word, path, "--size", WINDOW_SIZE];
+        Process::start_on(None, &words, self.scratch.path(), false)
+    }
+
+    /// Makes memory that hosts share in a file.
+    pub fn create_window(&self, path: &Path) -> Result<()> {
+        self.window("create", path)?
+            .finish(WINDOW_PATIENCE)
+            .map(drop)
+    }
+
+    /// Who is started with it sees later what is new in memory that hosts share.
+    pub fn delay_variable(&self) -> String {
+        format!("SLUICE_WINDOW_DELAY_NS={}", self.window_delay_ns)
+    }
+
     /// Two hosts of a measurement's own, joined by a link with the MTU in bytes.
     pub fn network(&self, mtu: u32) -> Result<Network> {
-        let number = self.networks.get();
-        self.networks.set(number + 1);
         Network::new(mtu, self.scratch.path())
     }
 

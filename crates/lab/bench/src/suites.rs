@@ -97,7 +97,7 @@ pub static WINDOWS: Suite = Suite {
     folder: "sluice-bench-windows",
     workloads: &windows::ALL,
     obstacle: Some(network::obstacle),
-    verdicts: verdict::windows::direct_lanes,
+    verdicts: verdict::windows::shared_memory,
 };
 
 /// What `sluice bench rxe` runs.

@@ -236,14 +236,21 @@ fn interrupted_between_two_hosts() {
         hosts.dedup();
         assert_eq!(hosts.len(), 2, "each end is on a host of its own");
         assert!(!hosts.contains(&own), "neither is this one");
-        let left: Vec<Seen> = fs::read_dir("/proc")
-            .unwrap()
-            .flatten()
-            .filter_map(|entry| seen(entry.file_name().to_str()?.parse().ok()?))
-            .map(|(_, process)| process)
-            .filter(|process| process.network.as_ref().is_some_and(|n| hosts.contains(n)))
-            .collect();
-        assert!(left.is_empty(), "still on one of the hosts: {left:?}");
+        let left = || -> Vec<Seen> {
+            fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .filter_map(|entry| seen(entry.file_name().to_str()?.parse().ok()?))
+                .map(|(_, process)| process)
+                .filter(|process| process.network.as_ref().is_some_and(|n| hosts.contains(n)))
+                .collect()
+        };
+        // One that was killed needs a processor to end.
+        let deadline = Instant::now() + PATIENCE;
+        while !left().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(left().is_empty(), "still on one of the hosts: {:?}", left());
     }
 }
 

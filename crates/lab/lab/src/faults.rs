@@ -43,6 +43,9 @@ pub struct Faults {
     pub loss_of_others: f64,
     /// TCP's segments are lost, come twice and are held as RoCE frames are.
     pub of_tcp: bool,
+    /// RoCE's faults are of the frames to one queue pair alone: the one that the first frame goes to which comes
+    /// from now on.
+    pub of_one_queue_pair: bool,
 }
 
 impl Faults {
@@ -58,6 +61,7 @@ impl Faults {
         marking: 0.0,
         loss_of_others: 0.0,
         of_tcp: false,
+        of_one_queue_pair: false,
     };
 }
 
@@ -108,6 +112,8 @@ pub struct Judge {
     random: Random,
     /// Of its own, so that RoCE frames have the same fates whatever passes beside them.
     random_of_others: Random,
+    /// The one queue pair, if the faults are of one.
+    victim: Option<[u8; 3]>,
     pub counts: Counts,
 }
 
@@ -117,6 +123,7 @@ impl Judge {
             faults,
             random: Random::new(faults.seed),
             random_of_others: Random::new(!faults.seed),
+            victim: None,
             counts: Counts::default(),
         }
     }
@@ -126,6 +133,7 @@ impl Judge {
         self.faults = faults;
         self.random = Random::new(faults.seed);
         self.random_of_others = Random::new(!faults.seed);
+        self.victim = None;
     }
 
     /// The frame's fate; changes the frame if that is its fate.
@@ -142,6 +150,15 @@ impl Judge {
             return Fate::Pass;
         };
         self.counts.seen += 1;
+        if self.faults.of_one_queue_pair {
+            let queue_pair = found.queue_pair(frame);
+            if self.victim.is_none() {
+                self.victim = queue_pair;
+            }
+            if self.victim != queue_pair {
+                return Fate::Pass;
+            }
+        }
         // Always as many numbers, so that a frame's fate does not depend on those of others.
         let faults = self.faults;
         let lost = self.random.chance(faults.loss);
@@ -252,6 +269,12 @@ impl Roce {
             udp,
             payload,
         })
+    }
+
+    /// Where it goes, of the BTH (IBTA 9.2.6).
+    fn queue_pair(&self, frame: &[u8]) -> Option<[u8; 3]> {
+        let bth = frame.get(self.payload.clone())?;
+        bth.get(5..8)?.try_into().ok()
     }
 
     /// Sets CE if the transport is ECN-capable.
@@ -444,6 +467,27 @@ mod tests {
         let mut judge = only(|faults| (faults.corruption, faults.of_tcp) = (1.0, true));
         assert_eq!(judge.judge(&mut segment), Fate::Pass);
         assert_eq!(segment, unchanged);
+    }
+
+    #[test]
+    fn one_queue_pair_can_have_all_the_faults() {
+        let to = |queue_pair: u8| {
+            let mut payload = [0; 40];
+            payload[7] = queue_pair;
+            frame(4, ROCE_PORT, &payload)
+        };
+        let faults = Faults {
+            loss: 1.0,
+            of_one_queue_pair: true,
+            ..Faults::NONE
+        };
+        let mut judge = Judge::new(faults);
+        let fates = |judge: &mut Judge| [3, 4, 3, 5].map(|it| judge.judge(&mut to(it)));
+        let (lost, passed) = (Fate::Lose, Fate::Pass);
+        assert_eq!(fates(&mut judge), [lost, passed, lost, passed]);
+        judge.set(faults);
+        assert_eq!(judge.judge(&mut to(5)), lost);
+        assert_eq!(fates(&mut judge), [passed, passed, passed, lost]);
     }
 
     #[test]

@@ -228,7 +228,8 @@ impl PacketSocket {
         while let Some(rest) = messages.get_mut(done..frames.len())
             && !rest.is_empty()
         {
-            // SAFETY: as above; sending only reads the frames, which are borrowed for the call.
+            // SAFETY: every header points to one place, and every place to a frame, which is borrowed for the
+            // call and which sending only reads.
             let count =
                 unsafe { libc::sendmmsg(self.number(), rest.as_mut_ptr(), rest.len() as u32, 0) };
             if let Err(error) = check(count) {

@@ -106,7 +106,8 @@ impl Mapping {
             cell.store(u64::from_ne_bytes(word), Ordering::Release);
             return Some(());
         }
-        // SAFETY: as in `read`.
+        // SAFETY: both ranges are `bytes.len()` long (checked by `at`) and cannot overlap. The guest may read or
+        // write meanwhile: then it holds a mixture, and so it would with a device.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         Some(())
     }

@@ -7,25 +7,44 @@
 #![allow(unsafe_code)]
 
 use crate::counts::{has_peer_ended, tcp_bytes_ever, tcp_bytes_read};
+use crate::kernel::is_final;
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
 use crate::totals::{OneEnd, Totals};
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
-use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_shmem::direction::Direction;
 use sluice_shmem::handover::{Receiver, Sender};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
+mod addresses;
 mod carry;
 mod copies;
+mod counters;
+mod flags;
 mod lane;
+#[cfg(test)]
+mod layout_tests;
+mod life;
 mod lost;
+mod memory;
+mod order;
 mod owner;
 mod patience;
+mod postponed;
 mod snapshot;
 mod traffic;
+
+use addresses::Addresses;
+use counters::{Bytes, Events, KernelCalls};
+use flags::{Flags, Shared};
+use life::Life;
+use memory::Memory;
+use owner::Owner;
+use postponed::Postponed;
+use traffic::{EmptyReads, Turnarounds};
 
 pub use crate::counts::Role;
 pub use carry::{Carried, Filler, Sink};
@@ -49,46 +68,6 @@ pub enum State {
     /// It has a lane.
     Attached = 3,
 }
-
-/// Calls do not block: as the kernel says when the connection is announced, and as fcntl and ioctl
-/// say.
-const FLAG_NONBLOCK: u32 = 1;
-/// This end is side 1 of its lane.
-const FLAG_SIDE1: u32 = 1 << 1;
-/// The sender stays on TCP for good.
-const FLAG_PIN_TX: u32 = 1 << 2;
-/// The receiver takes no (more) ring bytes.
-const FLAG_PIN_RX: u32 = 1 << 3;
-/// The peer has finished sending, or the connection is reset.
-const FLAG_PEER_DONE: u32 = 1 << 4;
-/// The receiver reads by the lane's rules.
-const FLAG_ADOPTED: u32 = 1 << 5;
-/// The peer broke the rules of shared memory.
-const FLAG_BROKEN: u32 = 1 << 6;
-/// No sender is left that could write to the peer's ring.
-const FLAG_SENDER_GONE: u32 = 1 << 7;
-/// The program has shut down reading: the kernel reports the end of the stream when it has
-/// no bytes.
-const FLAG_SHUT_RX: u32 = 1 << 8;
-/// The kernel socket has TCP_NODELAY from us and not from the program.
-const FLAG_OUR_NODELAY: u32 = 1 << 9;
-/// Bytes of the stream are where this process cannot read them.
-const FLAG_GAP: u32 = 1 << 10;
-/// The program waits for this connection by calls that Sluice sees.
-const FLAG_WAIT_SEEN: u32 = 1 << 11;
-
-/// Programs that do not use this record moved bytes of the connection.
-const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
-/// The other process of the lane is sluiced, and the peer is on another host.
-const FLAG_REMOTE: u32 = 1 << 13;
-/// The lane waits until the program goes about its connections more quickly.
-const FLAG_PATIENT: u32 = 1 << 14;
-/// The program was told, or is about to be, that the peer is gone with what this end had sent.
-const FLAG_LOST_TOLD: u32 = 1 << 15;
-/// Other programs may have copies of the unread ring bytes.
-const FLAG_COPIED: u32 = 1 << 16;
-/// The lane lies in a window, and the peer is a program on another host.
-const FLAG_DIRECT: u32 = 1 << 17;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -114,60 +93,34 @@ pub struct Rx {
     pub(crate) checked: u64,
 }
 
-/// An address in the end table.
-#[repr(C)]
-struct Address {
-    ip: [AtomicU8; 16],
-    port: AtomicU16,
-}
-
 /// One end.
+///
+/// sluiced and forks of other versions of the library find each word where it was: the order stays, and
+/// [`VERSION`](crate::table::VERSION) says so.
 #[repr(C, align(64))]
 pub struct End {
-    generation: AtomicU32,
-    state: AtomicU32,
-    /// Descriptors that name this connection, in all processes.
-    refs: AtomicU32,
+    life: Life,
     reason: AtomicU32,
-    chunk: AtomicU64,
-    peer_board: AtomicU64,
-    own_board: AtomicU64,
-    lanes: AtomicU32,
-    ring_bytes: AtomicU32,
+    memory: Memory,
+    /// The lane's number in its chunk.
     lane: AtomicU32,
-    pub(crate) flags: AtomicU32,
+    pub(crate) flags: Shared,
     /// See [`End::set_owner`]. With it the first line has 64 bytes; the second starts with the
     /// sending half.
-    owner: AtomicU64,
+    owner: Owner,
     pub(crate) tx: OwnerLock<Tx>,
-    /// When the first of [`End::empty_reads`] was: the lower half of a clock of microseconds.
-    empty_since_us: AtomicU32,
-    /// Reads in a row that found nothing.
-    empty_reads: AtomicU32,
+    empty_reads: EmptyReads,
     pub(crate) rx: OwnerLock<Rx>,
     pub(crate) gaps: Gaps,
     role: AtomicU32,
-    /// An error number for the next call, see [`End::postpone`].
-    postponed: AtomicU32,
-    /// Reads and writes that were no turns.
+    postponed: Postponed,
+    /// Reads and writes that were no turnarounds.
     repeats: AtomicU32,
-    pub(crate) ring_rx: AtomicU64,
-    pub(crate) ring_tx: AtomicU64,
-    pub(crate) tcp_rx: AtomicU64,
-    pub(crate) tcp_tx: AtomicU64,
-    pub(crate) switches: AtomicU32,
-    pub(crate) sleeps: AtomicU32,
-    pub(crate) spins: AtomicU32,
-    /// Reads without a bound that were begun by the lane's rules.
-    pub(crate) free_reads: AtomicU32,
-    /// The last of them that found the kernel's queue empty behind what it took.
-    pub(crate) draining_read: AtomicU32,
-    /// Writes that went by TCP.
-    pub(crate) tcp_writes: AtomicU32,
-    /// Reads behind a write and writes behind a read, above the bit [`WROTE_LAST`].
-    turns: AtomicU32,
-    local: Address,
-    peer: Address,
+    pub(crate) bytes: Bytes,
+    pub(crate) events: Events,
+    pub(crate) kernel_calls: KernelCalls,
+    turnarounds: Turnarounds,
+    addresses: Addresses,
 }
 
 const _: () = assert!(size_of::<End>() == END_BYTES);
@@ -185,91 +138,54 @@ pub enum Locked<'a, T> {
 impl End {
     /// Starts a new life of a free record. The caller owns the record and has set no state.
     pub fn start(&self, role: Role) {
-        self.refs.store(1, Ordering::Relaxed);
-        self.owner.store(0, Ordering::Relaxed);
+        self.life.name_first();
+        self.owner.reset();
         self.reason
             .store(Reason::FewOperations as u32, Ordering::Relaxed);
-        self.chunk.store(0, Ordering::Relaxed);
+        self.memory.clear();
         self.role.store(role as u32, Ordering::Relaxed);
-        self.flags.store(0, Ordering::Relaxed);
+        self.flags.clear_all();
         self.tx.in_kernel.store(0, Ordering::Relaxed);
         self.rx.in_kernel.store(0, Ordering::Relaxed);
         self.gaps.reset();
-        self.postponed.store(0, Ordering::Relaxed);
-        for counter in [&self.ring_rx, &self.ring_tx, &self.tcp_rx, &self.tcp_tx] {
-            counter.store(0, Ordering::Relaxed);
-        }
-        for counter in [
-            &self.switches,
-            &self.sleeps,
-            &self.spins,
-            &self.turns,
-            &self.repeats,
-            &self.empty_reads,
-            &self.free_reads,
-            &self.draining_read,
-            &self.tcp_writes,
-        ] {
-            counter.store(0, Ordering::Relaxed);
-        }
-        let nowhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
-        self.set_addresses(&nowhere, &nowhere);
-        self.state.store(State::Tracked as u32, Ordering::Release);
+        self.postponed.clear();
+        self.bytes.reset();
+        self.events.reset();
+        self.kernel_calls.reset();
+        self.restart_traffic();
+        self.empty_reads.reset();
+        self.addresses.clear();
+        self.life.track();
     }
 
     /// Says between which addresses the connection runs, for `sluice status`.
     pub fn set_addresses(&self, local: &SocketAddr, peer: &SocketAddr) {
-        self.local.store(local);
-        self.peer.store(peer);
+        self.addresses.set(local, peer);
     }
 
     /// The ports of this end and of the other, 0 where [`End::set_addresses`] said none.
     pub fn ports(&self) -> [u16; 2] {
-        [&self.local, &self.peer].map(|address| address.port.load(Ordering::Relaxed))
+        self.addresses.ports()
     }
 
     /// Takes a free record for a new connection; the generation that names its life.
     pub fn claim(&self) -> Option<u32> {
-        if self.state.load(Ordering::Relaxed) != State::Free as u32 {
-            return None;
-        }
-        self.state
-            .compare_exchange(
-                State::Free as u32,
-                u32::MAX,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            )
-            .ok()?;
-        Some(self.generation.load(Ordering::Relaxed))
+        self.life.claim()
     }
 
     /// The life this record is in.
     pub fn generation(&self) -> u32 {
-        self.generation.load(Ordering::Relaxed)
+        self.life.generation()
     }
 
     /// How far the connection has come.
     pub fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            1 => State::Tracked,
-            2 => State::Announced,
-            3 => State::Attached,
-            _ => State::Free,
-        }
+        self.life.state()
     }
 
     /// From `Tracked` to `Announced`, once.
     pub fn mark_announced(&self) -> bool {
-        let won = self
-            .state
-            .compare_exchange(
-                State::Tracked as u32,
-                State::Announced as u32,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .is_ok();
+        let won = self.life.announce();
         if won {
             self.reason.store(Reason::NoPeer as u32, Ordering::Relaxed);
         }
@@ -280,30 +196,22 @@ impl End {
     /// announced.
     pub fn unmark_announced(&self) -> bool {
         self.restart_traffic();
-        self.state
-            .compare_exchange(
-                State::Announced as u32,
-                State::Tracked as u32,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        self.life.retract()
     }
 
     /// Whether the connection never had a lane, and never will.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_bypassed(&self) -> bool {
         self.state() == State::Tracked && self.is_pinned()
     }
 
     /// Takes the bytes of a connection that was on TCP alone from the kernel, for the
     /// statistics, unless programs that this record does not know moved some of them.
     pub fn take_kernel_counts(&self, fd: i32) {
-        if self.flag(FLAG_MOVED_ELSEWHERE) {
+        if self.flag(Flags::MOVED_ELSEWHERE) {
             return;
         }
         if let Ok((read, written)) = tcp_bytes_ever(fd, self.role()) {
-            self.tcp_rx.store(read, Ordering::Relaxed);
-            self.tcp_tx.store(written, Ordering::Relaxed);
+            self.bytes.set_tcp(read, written);
         }
     }
 
@@ -311,10 +219,10 @@ impl End {
     /// those who use this record. From now on bytes are counted one call at a time, and those of a
     /// connection that is left to the kernel not at all: better too few than some twice.
     pub fn note_moved_elsewhere(&self, fd: i32) {
-        if self.is_settled() {
+        if self.is_bypassed() {
             self.take_kernel_counts(fd);
         }
-        self.flags.fetch_or(FLAG_MOVED_ELSEWHERE, Ordering::Relaxed);
+        self.flags.set(Flags::MOVED_ELSEWHERE);
     }
 
     /// A connection that was inherited: notes whether bytes were moved before.
@@ -345,33 +253,25 @@ impl End {
 
     /// One more descriptor names this connection.
     pub fn add_ref(&self) {
-        self.refs.fetch_add(1, Ordering::Relaxed);
+        self.life.add_ref();
         self.clear_owner();
     }
 
     /// This many descriptors fewer, if there are others. False, and none fewer, if not.
     pub fn leave_to_others(&self, names: u32) -> bool {
-        let fewer = |refs: u32| refs.checked_sub(names).filter(|left| *left > 0);
-        self.refs
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer)
-            .is_ok()
+        self.life.leave_to_others(names)
     }
 
     /// This many descriptors more, if the others of [`End::leave_to_others`] have not ended this
     /// life meanwhile.
     pub fn return_to_life(&self, generation: u32, names: u32) -> bool {
-        let more = |refs: u32| (refs > 0).then(|| refs + names);
         self.clear_owner();
-        self.generation() == generation
-            && self
-                .refs
-                .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more)
-                .is_ok()
+        self.life.return_to(generation, names)
     }
 
     /// One descriptor fewer; true if it was the last.
     pub fn drop_ref(&self) -> bool {
-        let is_last = self.refs.fetch_sub(1, Ordering::AcqRel) == 1;
+        let is_last = self.life.drop_ref();
         if !is_last {
             // Who has the others is not known here.
             self.clear_owner();
@@ -381,49 +281,45 @@ impl End {
 
     /// Descriptors that name this connection, in all processes.
     pub fn refs(&self) -> u32 {
-        self.refs.load(Ordering::Relaxed)
+        self.life.refs()
     }
 
     /// Whether calls do not block.
     pub fn is_nonblocking(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & FLAG_NONBLOCK != 0
+        self.flag(Flags::NONBLOCK)
     }
 
     /// Follows `O_NONBLOCK` of the file description.
     pub fn set_nonblocking(&self, on: bool) {
-        if on {
-            self.flags.fetch_or(FLAG_NONBLOCK, Ordering::Relaxed);
-        } else {
-            self.flags.fetch_and(!FLAG_NONBLOCK, Ordering::Relaxed);
-        }
+        self.flags.put(Flags::NONBLOCK, on);
     }
 
     #[inline]
-    pub(crate) fn flag(&self, flag: u32) -> bool {
-        self.flags.load(Ordering::Relaxed) & flag != 0
+    pub(crate) fn flag(&self, any_of: Flags) -> bool {
+        self.flags.get().has_any(any_of)
     }
 
-    pub(crate) fn is_adopted(&self) -> bool {
-        self.flag(FLAG_ADOPTED)
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.flag(Flags::ENABLED)
     }
 
     /// Whether there is a lane that is not to be used yet. What the peer sends comes by TCP.
     #[inline]
     pub fn is_patient(&self) -> bool {
-        self.flag(FLAG_PATIENT)
+        self.flag(Flags::PATIENT)
     }
 
     /// Whether reads follow the lane's rules, and nothing else has to be thought of: neither end is
     /// done, pinned or broken.
     pub(crate) fn reads_by_rules_alone(&self) -> bool {
-        const OTHERS: u32 = FLAG_BROKEN
-            | FLAG_GAP
-            | FLAG_PATIENT
-            | FLAG_PEER_DONE
-            | FLAG_PIN_RX
-            | FLAG_PIN_TX
-            | FLAG_SHUT_RX;
-        self.flags.load(Ordering::Relaxed) & (FLAG_ADOPTED | OTHERS) == FLAG_ADOPTED
+        const OTHERS: Flags = Flags::BROKEN
+            .and(Flags::GAP)
+            .and(Flags::PATIENT)
+            .and(Flags::PEER_DONE)
+            .and(Flags::PIN_RX)
+            .and(Flags::PIN_TX)
+            .and(Flags::SHUT_RX);
+        self.flags.get().has(Flags::ENABLED, OTHERS)
     }
 
     /// Whether there is a lane that may be used.
@@ -432,42 +328,42 @@ impl End {
     }
 
     pub(crate) fn is_tx_pinned(&self) -> bool {
-        self.flag(FLAG_PIN_TX | FLAG_PEER_DONE)
+        self.flag(Flags::PIN_TX | Flags::PEER_DONE)
     }
 
     /// What this end sends stays on TCP from now on; it is on TCP already.
     pub(crate) fn stop_sending_by_ring(&self) {
-        self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+        self.flags.set(Flags::PIN_TX);
     }
 
     /// The peer sends no more, so its receiving half may be gone: what is written from now on
     /// goes by TCP, which knows.
     pub(crate) fn set_peer_done(&self) {
-        self.flags.fetch_or(FLAG_PEER_DONE, Ordering::Relaxed);
+        self.flags.set(Flags::PEER_DONE);
     }
 
     /// Whether the kernel has, or is about to have, the end of the stream: the peer has closed
     /// its last descriptor, or this end has shut down reading.
     pub(crate) fn is_end_near(&self) -> bool {
-        self.flag(FLAG_SHUT_RX) || self.outgoing().is_some_and(|out| out.is_closed())
+        self.flag(Flags::SHUT_RX) || self.outgoing().is_some_and(|out| out.is_closed())
     }
 
     /// The program is about to shut down reading. What comes all the same is readable, as with
     /// TCP on Linux, between reports of the end of the stream.
     pub fn shut_rx(&self) {
-        self.flags.fetch_or(FLAG_SHUT_RX, Ordering::Relaxed);
+        self.flags.set(Flags::SHUT_RX);
     }
 
     /// Whether the connection stays on TCP for good.
     pub fn is_pinned(&self) -> bool {
-        self.flag(FLAG_PIN_TX) && self.flag(FLAG_PIN_RX)
+        self.flag(Flags::PIN_TX) && self.flag(Flags::PIN_RX)
     }
 
     fn half<'a, T>(&'a self, lock: &'a OwnerLock<T>, generation: u32) -> Locked<'a, T> {
         let Some(guard) = lock.lock() else {
             return Locked::Reentered;
         };
-        if self.generation.load(Ordering::Relaxed) != generation {
+        if self.generation() != generation {
             return Locked::Gone;
         }
         Locked::Held(guard)
@@ -512,19 +408,15 @@ impl End {
 
     /// Whether the kernel socket has `TCP_NODELAY` from us and not from the program.
     pub fn has_our_nodelay(&self) -> bool {
-        self.flag(FLAG_OUR_NODELAY)
+        self.flag(Flags::OUR_NODELAY)
     }
 
     /// Says so.
     pub fn set_our_nodelay(&self, ours: bool) {
-        if ours {
-            self.flags.fetch_or(FLAG_OUR_NODELAY, Ordering::Relaxed);
-        } else {
-            self.flags.fetch_and(!FLAG_OUR_NODELAY, Ordering::Relaxed);
-        }
+        self.flags.put(Flags::OUR_NODELAY, ours);
     }
 
-    /// Counts what was read from TCP anew after a reader died on the way to the mark.
+    /// Counts what was read from TCP anew after a reader died on the way to the switch offset.
     ///
     /// A reader that died in a read without a bound has left its announcement: the peer's sender
     /// stays on TCP then, and the count no longer matters.
@@ -550,25 +442,25 @@ impl End {
     /// lanes to another host: there the FIN may be ahead of ring bytes, and only sluiced knows.
     pub(crate) fn check_sender(&self, fd: i32) {
         if !self.is_remote() && tcp::info(fd).is_ok_and(|info| has_peer_ended(info.state)) {
-            self.flags.fetch_or(FLAG_SENDER_GONE, Ordering::Relaxed);
+            self.flags.set(Flags::SENDER_GONE);
         }
     }
 
     /// Whether the other process of the lane is sluiced, which is this end's writer and reader for
     /// a peer on another host (docs/decisions/0016).
     pub fn is_remote(&self) -> bool {
-        self.flag(FLAG_REMOTE)
+        self.flag(Flags::REMOTE)
     }
 
     /// Whether the peer's socket is in another kernel, or may be, while its process shares the lane
     /// itself (docs/decisions/0041). Nobody here can be asked about that socket, and the peer's clock
     /// is another one.
     pub fn is_direct(&self) -> bool {
-        self.flag(FLAG_DIRECT)
+        self.flag(Flags::DIRECT)
     }
 
-    /// Whether sluiced offers this end's ring to a program on another host.
-    pub fn is_offered(&self) -> bool {
+    /// Whether sluiced grants this end's ring to a program on another host.
+    pub fn is_granted(&self) -> bool {
         self.state() == State::Attached
             && self.is_remote()
             && self
@@ -578,39 +470,45 @@ impl End {
 
     /// Whether somebody may write to the ring that this end reads, as far as is known.
     pub(crate) fn has_sender(&self) -> bool {
-        !self.flag(FLAG_SENDER_GONE)
+        !self.flag(Flags::SENDER_GONE)
     }
 
     /// An error behind bytes that a call returned: TCP reports it to the next call.
     pub(crate) fn postpone(&self, errno: Errno) {
-        self.postponed.store(errno.0 as u32, Ordering::Relaxed);
+        self.postponed.put(errno);
+    }
+
+    /// An error that ends the connection, and with which a call ended that returns what it had
+    /// done before: the next call is told, as the kernel tells each error once. Other errors come
+    /// again, or are of one call only.
+    pub fn keep_error(&self, errno: Errno) {
+        if is_final(errno) {
+            self.set_peer_done();
+            // Not the short way, which asks the kernel alone.
+            self.stop_sending_by_ring();
+            self.postpone(errno);
+        }
     }
 
     /// The error that the last call left to this one.
     pub(crate) fn take_postponed(&self) -> Option<Errno> {
-        if self.postponed.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        match self.postponed.swap(0, Ordering::Relaxed) {
-            0 => None,
-            errno => Some(Errno(errno as i32)),
-        }
+        self.postponed.take()
     }
 
     /// Whether reads fail: the peer broke the rules of shared memory, or this process cannot
     /// reach what is next in the stream.
     pub(crate) fn is_broken(&self) -> bool {
-        self.flag(FLAG_BROKEN | FLAG_GAP)
+        self.flag(Flags::BROKEN | Flags::GAP)
     }
 
     /// Whether what is next in the stream is with another process.
     pub fn has_gap(&self) -> bool {
-        self.flag(FLAG_GAP)
+        self.flag(Flags::GAP)
     }
 
     /// Whether writes fail, too: the peer broke the rules of shared memory.
     pub(crate) fn is_broken_by_peer(&self) -> bool {
-        self.flag(FLAG_BROKEN)
+        self.flag(Flags::BROKEN)
     }
 
     /// Ring bytes that the program has not read.
@@ -619,7 +517,7 @@ impl End {
             return 0;
         };
         match self.incoming() {
-            Some(into) if self.is_adopted() => {
+            Some(into) if self.is_enabled() => {
                 self.pass_over(fd, &mut rx, &into);
                 rx.stream.consumer().available(&into).unwrap_or(0)
             }
@@ -658,12 +556,12 @@ impl End {
             return None;
         };
         if let Some(into) = self.incoming().filter(|_| tells) {
-            into.close();
+            rx.stream.close(&into);
         }
         let totals = self.totals();
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        self.chunk.store(0, Ordering::Relaxed);
-        self.state.store(State::Free as u32, Ordering::Release);
+        self.life.end();
+        self.memory.clear();
+        self.life.free();
         drop(tx);
         drop(rx);
         Some(totals)
@@ -671,28 +569,14 @@ impl End {
 
     /// What the connection has moved so far.
     fn totals(&self) -> Totals {
-        let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let count = |count: &AtomicU32| u64::from(count.load(Ordering::Relaxed));
+        let [switches, sleeps, spins] = self.events.get();
         Totals::of_one(&OneEnd {
             is_remote: self.is_remote() || self.is_direct(),
-            ring: [bytes(&self.ring_rx), bytes(&self.ring_tx)],
-            tcp: [bytes(&self.tcp_rx), bytes(&self.tcp_tx)],
-            switches: count(&self.switches),
-            sleeps: count(&self.sleeps),
-            spins: count(&self.spins),
+            ring: self.bytes.ring(),
+            tcp: self.bytes.tcp(),
+            switches,
+            sleeps,
+            spins,
         })
-    }
-}
-
-impl Address {
-    fn store(&self, address: &SocketAddr) {
-        let ip = match address.ip() {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        for (to, byte) in self.ip.iter().zip(ip.octets()) {
-            to.store(byte, Ordering::Relaxed);
-        }
-        self.port.store(address.port(), Ordering::Relaxed);
     }
 }

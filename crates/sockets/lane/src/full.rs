@@ -4,13 +4,11 @@ use crate::clock::now_ns;
 use crate::end::Tx;
 use crate::spin::ceiling_ns;
 use sluice_shmem::direction::Direction;
-
-/// A full ring's writer waits at least this long for room before it goes to TCP.
-const FULL_NS_MIN: u64 = 50_000;
+use sluice_waiting::limits::LIMITS;
 
 /// How long a writer waits for room, nanoseconds.
 pub(crate) fn full_budget_ns() -> u64 {
-    (2 * ceiling_ns()).max(FULL_NS_MIN)
+    (LIMITS.full_ceilings * ceiling_ns()).max(LIMITS.full_min_ns)
 }
 
 /// How long the ring has been full without its reader taking anything, from the ring or from

@@ -4,11 +4,23 @@
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
-/// Whether a connection is over with this error.
+/// Whether a connection is over with this error: it was reset or ended (`SOCK_DESTROY` of sock_diag(7)
+/// too), or the kernel has given up, for which it names what a router said last, if one did
+/// (`icmp_err_convert` in the kernel's net/ipv4/icmp.c).
 pub(crate) fn is_final(errno: Errno) -> bool {
     matches!(
         errno.0,
-        libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT | libc::ENOTCONN | libc::EHOSTUNREACH
+        libc::ECONNRESET
+            | libc::EPIPE
+            | libc::ETIMEDOUT
+            | libc::ENOTCONN
+            | libc::ECONNABORTED
+            | libc::ECONNREFUSED
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETUNREACH
+            | libc::ENONET
+            | libc::ENOPROTOOPT
     )
 }
 

@@ -4,7 +4,6 @@
 //! [`send`](send::send) move its bytes; [`wait`] tells whether it is ready. The rules of the
 //! handover are in DESIGN ("byte-offset handover") and docs/decisions/0001.
 
-pub mod boards;
 pub mod clock;
 pub mod confined;
 mod counts;
@@ -13,9 +12,10 @@ mod full;
 pub mod kernel;
 pub mod lock;
 mod pace;
+pub mod parking;
 pub mod reason;
-pub mod recall;
 pub mod receive;
+pub mod reclaim;
 pub mod send;
 pub mod spin;
 pub mod table;

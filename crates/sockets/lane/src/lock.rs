@@ -13,11 +13,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sys::raw;
-
-/// Polls of a held lock before the processor is given away.
-const POLLS: u32 = 200;
-/// Times the processor is given away before the owner is checked for life.
-const YIELDS: u32 = 64;
+use sluice_waiting::limits::LIMITS;
 
 /// The word of this thread, remembered: its place, or the kernel's number of it.
 #[inline]
@@ -108,7 +104,7 @@ impl<T> OwnerLock<T> {
     #[cold]
     fn lock_slowly(&self, me: u32) -> Guard<'_, T> {
         loop {
-            for round in 0..POLLS + YIELDS {
+            for round in 0..LIMITS.lock_looks + LIMITS.lock_yields {
                 if self.owner.load(Ordering::Relaxed) == 0
                     && self
                         .owner
@@ -120,7 +116,7 @@ impl<T> OwnerLock<T> {
                         obtained: Obtained::Free,
                     };
                 }
-                if round < POLLS {
+                if round < LIMITS.lock_looks {
                     core::hint::spin_loop();
                 } else {
                     crate::spin::yield_processor();

@@ -6,7 +6,7 @@
 pub enum Reason {
     /// None: it is on a lane, or will be when its turn comes.
     None = 0,
-    /// Fewer turns so far than `SLUICE_MIN_OPS`.
+    /// Fewer turnarounds so far than `SLUICE_MIN_OPS`.
     FewOperations = 1,
     /// The other end was not announced (yet).
     NoPeer = 2,

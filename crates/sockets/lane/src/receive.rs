@@ -1,7 +1,7 @@
 //! Reading: ring bytes and TCP bytes in the order in which the peer wrote them.
 //!
-//! Bytes come from TCP up to the published mark, then from the ring until it is empty, then,
-//! if the sender left the ring, from TCP again. A *free* read of TCP, one that no mark bounds,
+//! Bytes come from TCP up to the published switch offset, then from the ring until it is empty, then,
+//! if the sender left the ring, from TCP again. An *unbounded* read of TCP, one that no switch offset bounds,
 //! is announced like a sleep: while it lasts the sender cannot return to the ring, so
 //! whatever the kernel delivers belongs before any later ring byte.
 #![allow(unsafe_code)]
@@ -15,23 +15,19 @@ use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
 use crate::kernel::{is_final, kernel_events};
 use crate::lock::{Guard, count, count_bytes};
-use crate::recall;
+use crate::reclaim;
 use crate::spin::{Spinner, note_by_ring, note_taken, yield_processor};
 use crate::wait::{Naps, SocketTimeout, check_carrier};
 use crate::{Parts, Piece, for_pieces, parts_bytes};
-use core::sync::atomic::Ordering;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::handover::Next;
 use sluice_sys::errno::Errno;
-use sluice_sys::socket_note::Turn;
+use sluice_sys::socket_note::NoteLock;
 use sluice_sys::tcp;
+use sluice_waiting::limits::LIMITS;
 
 /// How often an idle ring's reader asks the kernel for the end of the stream: 12 to 60 µs.
 const END_CHECK_TICKS: u64 = 60_000;
-
-/// How often a reader that sluiced keeps awake looks before it naps between looks: some
-/// milliseconds.
-const HELD_AWAKE_MAX: u32 = 10_000;
 
 /// One read call of the program.
 #[derive(Clone, Copy, Debug)]
@@ -82,23 +78,23 @@ pub fn receive(
         naps: Naps::new(fd, SocketTimeout::Receive),
         held_awake: 0,
         stopped: None,
-        turn: None,
+        note_lock: None,
         kernel,
     };
     let mut spinner: Option<Spinner> = None;
     loop {
         let step = reader.look();
-        reader.turn = None;
+        reader.note_lock = None;
         match step {
             Step::Done(result) => {
                 if let Some(spinner) = spinner {
                     end.gaps.record(spinner.gap_ns());
-                    end.spins.fetch_add(1, Ordering::Relaxed);
+                    end.events.spun();
                 }
                 return result;
             }
             Step::Again => continue,
-            Step::Nothing => recall::look(end, generation, fd),
+            Step::Nothing => reclaim::look(end, generation, fd),
         }
         if request.dontwait || reader.has_enough() {
             return reader.finish(Err(Errno::AGAIN));
@@ -126,7 +122,7 @@ struct Reader<'a, 'k> {
     /// The call's time is over, or a signal came: it ends with what the next look finds.
     stopped: Option<Errno>,
     /// While others have copies of the ring's bytes.
-    turn: Option<Turn>,
+    note_lock: Option<NoteLock>,
     kernel: KernelRead<'k>,
 }
 
@@ -136,10 +132,7 @@ impl<'a> Reader<'a, '_> {
         match last {
             Ok(bytes) => Ok(self.done + bytes),
             Err(errno) if self.done > 0 => {
-                if is_final(errno) {
-                    self.end.set_peer_done();
-                    self.end.postpone(errno);
-                }
+                self.end.keep_error(errno);
                 Ok(self.done)
             }
             Err(errno) => Err(errno),
@@ -173,10 +166,10 @@ impl<'a> Reader<'a, '_> {
             Locked::Reentered => return Step::Done(Err(self.reentered())),
         };
         end.leave_rules_if_pinned(&mut rx);
-        if !end.is_adopted() {
-            end.try_adopt(self.fd, &mut rx);
+        if !end.is_enabled() {
+            end.try_enable(self.fd, &mut rx);
         }
-        let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+        let Some(into) = end.incoming().filter(|_| end.is_enabled()) else {
             let piece = self.rest(self.has_enough());
             let result = self.read_kernel(rx, None, piece);
             return Step::Done(self.finish(result));
@@ -185,8 +178,8 @@ impl<'a> Reader<'a, '_> {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
         end.recount(self.fd, &mut rx);
-        self.turn = match end.turn(self.fd, &mut rx, &into) {
-            Ok(turn) => turn,
+        self.note_lock = match end.lock_note(self.fd, &mut rx, &into) {
+            Ok(lock) => lock,
             Err(Errno::AGAIN) => return Step::Nothing,
             Err(errno) => return Step::Done(self.finish(Err(errno))),
         };
@@ -197,7 +190,7 @@ impl<'a> Reader<'a, '_> {
         match rx.stream.next(&into) {
             Err(broken) => Step::Done(self.finish(Err(end.break_lane(broken)))),
             Ok(Next::Owed(owed)) if self.request.peek => self.peek(rx, &into, owed),
-            Ok(Next::Owed(owed)) => self.read_to_mark(rx, &into, owed),
+            Ok(Next::Owed(owed)) => self.read_to_switch(rx, &into, owed),
             Ok(Next::Ring(_)) if self.request.peek => self.peek(rx, &into, 0),
             Ok(Next::Ring(available)) => self.read_ring(rx, &into, available),
             Ok(Next::Tcp) => self.read_free(rx, &into),
@@ -243,7 +236,7 @@ impl<'a> Reader<'a, '_> {
         });
         rx.stream.consumer().consume(into, taken);
         self.end.note_taken(self.fd, &mut rx, into);
-        count_bytes(&self.end.ring_rx, taken);
+        count_bytes(&self.end.bytes.ring_rx, taken);
         note_by_ring();
         self.done += taken;
         // Behind the ring's last byte there may be bytes in the kernel.
@@ -267,20 +260,20 @@ impl<'a> Reader<'a, '_> {
         self.done > 0 && !self.request.waitall
     }
 
-    /// Reads TCP bytes that precede the ring segment. They were written before the mark was
+    /// Reads TCP bytes that precede the ring segment. They were written before the switch offset was
     /// published, so they are queued or about to be.
-    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, owed: u64) -> Step {
+    fn read_to_switch(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, owed: u64) -> Step {
         let limit = usize::try_from(owed).unwrap_or(usize::MAX);
         let piece = Piece {
             skip: self.done,
             limit: limit.min(self.total - self.done),
             dontwait: true,
         };
-        // Under the lock: a second reader would otherwise read beyond the mark.
+        // Under the lock: a second reader would otherwise read beyond the switch offset.
         match rx.stream.count_read(into, || (self.kernel)(piece)) {
             Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
             Ok(bytes) => {
-                count_bytes(&self.end.tcp_rx, bytes);
+                count_bytes(&self.end.bytes.tcp_rx, bytes);
                 self.done += bytes;
                 self.more(bytes as u64 == owed)
             }
@@ -296,7 +289,7 @@ impl<'a> Reader<'a, '_> {
     /// which bytes this call may take is decided anew, under the lock. Timeouts, signals and
     /// cancellation are the kernel's business so.
     fn wait_in_kernel(&mut self) -> Step {
-        self.turn = None;
+        self.note_lock = None;
         let nothing = Piece {
             skip: self.done,
             limit: 0,
@@ -331,7 +324,7 @@ impl<'a> Reader<'a, '_> {
                 return self.peek(rx, into, counted);
             }
             if counted > 0 {
-                return self.read_to_mark(rx, into, counted);
+                return self.read_to_switch(rx, into, counted);
             }
             if !matches!(rx.stream.next(into), Ok(Next::Tcp | Next::Empty)) {
                 // It has returned to the ring since the look: what was to be read without a
@@ -375,12 +368,12 @@ impl<'a> Reader<'a, '_> {
             return 0;
         }
         if self.end.is_remote() {
-            // From another host they may have overtaken ring bytes, and their mark; but not those
-            // that were there before sluiced offered the ring.
+            // From another host they may have overtaken ring bytes, and their switch offset; but not those
+            // that were there before sluiced granted the ring.
             return rx.stream.assured_unread();
         }
         let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
-        // Behind the count. If nothing was published by now, all of them were written before.
+        // The ring is looked at behind the count: if nothing was published by now, all these bytes were written before.
         // Readers without a bound keep the sender from the ring for as long as this one has
         // the lock, which they need to go.
         if into.mode() == Mode::Tcp && matches!(rx.stream.consumer().available(into), Ok(0)) {
@@ -401,7 +394,7 @@ impl<'a> Reader<'a, '_> {
             Locked::Gone => return Step::Done(self.bypass()),
             Locked::Reentered => return Step::Done(Err(self.reentered())),
         };
-        let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+        let Some(into) = end.incoming().filter(|_| end.is_enabled()) else {
             return Step::Again;
         };
         if !rx.stream.announce(&into, end.has_sender()) {
@@ -412,7 +405,7 @@ impl<'a> Reader<'a, '_> {
             }
             return Step::Again;
         }
-        end.sleeps.fetch_add(1, Ordering::Relaxed);
+        end.events.slept();
         let asleep_ns = now_ns();
         let piece = self.rest(false);
         let result = self.read_kernel(rx, Some(&into), piece);
@@ -427,11 +420,11 @@ impl<'a> Reader<'a, '_> {
             self.wait_for_carrier();
             return;
         }
-        for round in 0..64 {
+        for look in 0..LIMITS.writer_looks {
             if !self.end.is_write_in_flight(into) {
                 return;
             }
-            if round < 8 {
+            if look < LIMITS.writer_looks_hard {
                 core::hint::spin_loop();
             } else {
                 yield_processor();
@@ -449,7 +442,7 @@ impl<'a> Reader<'a, '_> {
     fn wait_for_carrier(&mut self) {
         self.held_awake += 1;
         yield_processor();
-        if self.held_awake > HELD_AWAKE_MAX {
+        if u64::from(self.held_awake) > LIMITS.awake_looks {
             check_carrier();
             self.end.check_reset(self.fd);
             self.stopped = self.naps.nap(self.done > 0).err();
@@ -469,12 +462,12 @@ impl<'a> Reader<'a, '_> {
             && let Some(errno) = end.take_postponed()
         {
             if let Some(into) = announced {
-                into.withdraw_sleep();
+                rx.stream.withdraw(into);
             }
             return Err(errno);
         }
         count(&end.rx.in_kernel, 1);
-        let number = count(&end.free_reads, 1).wrapping_add(1);
+        let number = end.kernel_calls.begin_read();
         drop(rx);
         let mut result = (self.kernel)(piece);
         if result == Ok(0)
@@ -491,11 +484,11 @@ impl<'a> Reader<'a, '_> {
         }
         if let Locked::Held(mut rx) = end.lock_rx(self.generation) {
             if let (Ok(bytes), false) = (result, self.request.peek) {
-                let read = rx.stream.count(bytes as u64);
-                if let Some(into) = announced {
-                    into.publish_tcp_read(read);
+                match announced {
+                    Some(into) => rx.stream.count_said(into, bytes as u64),
+                    None => rx.stream.count(bytes as u64),
                 }
-                count_bytes(&end.tcp_rx, bytes);
+                count_bytes(&end.bytes.tcp_rx, bytes);
                 note_taken(bytes as u64);
             }
             let found_end = match result {
@@ -503,14 +496,13 @@ impl<'a> Reader<'a, '_> {
                 Err(errno) => errno == Errno::AGAIN,
             };
             if found_end && piece.limit > 0 && !self.request.peek {
-                end.draining_read.store(number, Ordering::Release);
+                end.kernel_calls.drained_by(number);
             }
             count(&end.rx.in_kernel, -1);
             if let Some(into) = announced {
-                into.withdraw_sleep();
-                // The program has read what it was told of.
-                if !self.request.peek && rx.stream.keep_promise() {
-                    into.withdraw_sleep();
+                rx.stream.withdraw(into);
+                if !self.request.peek {
+                    rx.stream.redeem_promise(into);
                 }
             }
         }

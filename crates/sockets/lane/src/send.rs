@@ -3,14 +3,14 @@
 
 mod patience;
 
-use crate::boards::{count_kernel_transfer, own_boards};
 use crate::clock::now_ns;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
 use crate::full::{full_budget_ns, stalled_ns};
-use crate::kernel::{is_final, kernel_events};
+use crate::kernel::kernel_events;
 use crate::lock::{Guard, count, count_bytes};
-use crate::recall::serve;
+use crate::parking::count_kernel_transfer;
+use crate::reclaim::serve;
 use crate::{Parts, Piece, for_pieces, parts_bytes};
 use core::sync::atomic::Ordering;
 use patience::Patience;
@@ -97,7 +97,7 @@ pub fn through_kernel(
     }
     end.leave_ring(&mut tx);
     tx.stream.note_tcp();
-    note_tcp_write(end);
+    end.note_tcp_write();
     count(&end.tx.in_kernel, 1);
     drop(tx);
     let result = call();
@@ -117,30 +117,7 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     if !matches!(route(end, &mut tx, &out), Ok(Route::Ring)) {
         return false;
     }
-    // A write of nothing: the only way to ask that cannot be wrong a moment later. It may wake
-    // a reader's attention for nothing.
-    let awake = out.begin_write(end.peer_board());
-    out.end_write();
-    awake
-}
-
-/// Tells a reader on this host when it was written: it may find bytes of other connections besides,
-/// and is to know which came first.
-fn note_tcp_write(end: &End) {
-    let out = end.outgoing();
-    if out.is_some() && end.is_remote() {
-        return;
-    }
-    let now_ns = now_ns();
-    if let Some(out) = &out {
-        out.note_tcp_write(now_ns);
-    }
-    // Who does not know of the lane yet looks at the board.
-    if !out.is_some_and(|out| out.is_adopted()) {
-        for board in own_boards() {
-            board.note_tcp_write(now_ns);
-        }
-    }
+    tx.stream.probe(&out, end.peer_parking())
 }
 
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
@@ -149,30 +126,31 @@ fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
     if let Locked::Held(tx) = end.lock_tx(generation) {
         count(&end.tx.in_kernel, -1);
         if let Ok(bytes) = result {
-            let before = count_bytes(&end.tcp_tx, bytes);
-            count(&end.tcp_writes, 1);
+            let before = count_bytes(&end.bytes.tcp_tx, bytes);
+            end.kernel_calls.count_write();
             if tx.tcp_base != u64::MAX
                 && let Some(out) = end.outgoing()
             {
                 let sent = before.wrapping_add(bytes as u64);
-                out.publish_tcp_sent(sent.wrapping_add(tx.tcp_base));
+                let sent = sent.wrapping_add(tx.tcp_base);
+                tx.stream.say_tcp_sent(&out, sent);
             }
         }
     }
 }
 
 /// Begins to tell sluiced how many bytes go by TCP, once it reads by the lane's rules: a reader on
-/// another host may read them while the ring is offered.
+/// another host may read them while the ring is granted.
 fn begin_to_count(end: &End, fd: i32, tx: &mut Tx, out: &Direction) {
     if tx.tcp_base == u64::MAX
         && end.is_remote()
-        && out.is_adopted()
+        && out.is_enabled()
         && end.tx.in_kernel.load(Ordering::SeqCst) == 0
         && let Ok(written) = tcp_bytes_written(fd, end.role())
     {
-        let counted = end.tcp_tx.load(Ordering::Relaxed);
+        let counted = end.bytes.tcp_tx.load(Ordering::Relaxed);
         tx.tcp_base = written.wrapping_sub(counted);
-        out.publish_tcp_sent(written);
+        tx.stream.say_tcp_sent(out, written);
     }
 }
 
@@ -192,9 +170,8 @@ impl<'a> Writer<'a, '_> {
             Ok(bytes) => Ok(self.done + bytes),
             Err(errno) if self.done > 0 => {
                 // EPIPE comes again by itself, and only to writers.
-                if is_final(errno) && errno != Errno::PIPE {
-                    self.end.set_peer_done();
-                    self.end.postpone(errno);
+                if errno != Errno::PIPE {
+                    self.end.keep_error(errno);
                 }
                 Ok(self.done)
             }
@@ -259,21 +236,21 @@ impl<'a> Writer<'a, '_> {
         if !tx.stream.is_on_ring() {
             match route(end, &mut tx, &out) {
                 Ok(Route::Ring) => {}
-                Ok(Route::RingWithoutOthers) if self.waits_for_others(patience, &out) => {
+                Ok(Route::RingWithoutOthers) if self.waits_for_others(patience, &tx, &out) => {
                     return Step::Others;
                 }
                 Ok(_) => return self.write_kernel(tx),
                 Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
             }
             // Most often it sleeps, and the ring stays out of it.
-            if !out.is_reader_awake(end.peer_board()) {
+            if !out.is_reader_awake(end.peer_parking()) {
                 return self.write_kernel(tx);
             }
         }
         if !self.begin(&mut tx, &out) {
             return self.write_kernel(tx);
         }
-        // Behind the lock, which made what this thread published before visible.
+        // This comes behind the lock, whose taking has made visible what this thread published before.
         out.note_ring_write(now);
         let step = self.write_ring(&mut tx, &out, patience_over);
         tx.stream.end(&out);
@@ -291,16 +268,14 @@ impl<'a> Writer<'a, '_> {
     /// Whether a stream on TCP is to wait until the others' writes are through, instead of
     /// keeping it there: two threads that always find each other in the kernel would never
     /// return to the ring. A reader that sleeps is woken at once.
-    fn waits_for_others(&self, patience: &Patience, out: &Direction) -> bool {
+    fn waits_for_others(&self, patience: &Patience, tx: &Tx, out: &Direction) -> bool {
         if self.request.dontwait || patience.is_over_for_others() {
             return false;
         }
         if patience.is_waiting() {
             return true;
         }
-        let awake = out.begin_write(self.end.peer_board());
-        out.end_write();
-        awake
+        tx.stream.probe(out, self.end.peer_parking())
     }
 
     /// Whether a stream on the ring has nobody left to read it.
@@ -319,7 +294,7 @@ impl<'a> Writer<'a, '_> {
     fn begin(&self, tx: &mut Tx, out: &Direction) -> bool {
         let end = self.end;
         let written = || tcp_bytes_written(self.fd, end.role());
-        let (is_ring, switched) = match tx.stream.begin(out, end.peer_board(), written) {
+        let (is_ring, switched) = match tx.stream.begin(out, end.peer_parking(), written) {
             Ok(Begun::Ring { switched }) => (true, switched),
             Ok(Begun::Tcp { switched }) => (false, switched),
             // Bytes move too fast to be counted: at another write.
@@ -332,7 +307,7 @@ impl<'a> Writer<'a, '_> {
         };
         if switched {
             tx.full_since_ns = 0;
-            end.switches.fetch_add(1, Ordering::Relaxed);
+            end.events.switched();
         }
         is_ring
     }
@@ -343,7 +318,7 @@ impl<'a> Writer<'a, '_> {
             Ok(room) => room,
             Err(broken) => return Step::Done(self.finish(Err(self.end.break_lane(broken)))),
         };
-        // Not in crumbs: a writer that may wait does so for a good part of the ring. A small
+        // The ring is not filled in crumbs: a writer that may wait does so for a good part of it. A small
         // write stays whole even then, as other threads may write too.
         let capacity = out.capacity() as usize;
         let enough = if self.request.dontwait {
@@ -374,7 +349,7 @@ impl<'a> Writer<'a, '_> {
             self.done += len;
             left -= len;
         }
-        count_bytes(&self.end.ring_tx, fits);
+        count_bytes(&self.end.bytes.ring_tx, fits);
         if self.done == self.total || self.request.dontwait {
             Step::Done(Ok(self.done))
         } else {
@@ -404,7 +379,7 @@ impl<'a> Writer<'a, '_> {
             return Step::Done(self.finish(Err(errno)));
         }
         tx.stream.note_tcp();
-        note_tcp_write(end);
+        end.note_tcp_write();
         count(&end.tx.in_kernel, 1);
         drop(tx);
         let piece = self.rest();

@@ -20,7 +20,7 @@ pub const ENDS: u32 = 65_536;
 const LOOKS_MAX: u32 = 1024;
 
 /// Each time that so many more records were used, those of dead processes are looked for first.
-const RECLAIM_STEP: u32 = 1024;
+const REAP_STEP: u32 = 1024;
 
 /// The first page.
 #[repr(C)]
@@ -59,7 +59,7 @@ pub struct EndTable {
 
 // SAFETY: the table consists of atomics and of values behind locks.
 unsafe impl Send for EndTable {}
-// SAFETY: as above.
+// SAFETY: a shared `EndTable` gives out only atomics and values behind locks.
 unsafe impl Sync for EndTable {}
 
 impl EndTable {
@@ -141,9 +141,9 @@ impl EndTable {
     /// Takes a free record: its number and the generation of its new life. `None` when none was
     /// found: all are in use, or nearly all.
     ///
-    /// `reclaims`: records whose owner ([`End::set_owner`]) was killed are free, too. Only for
+    /// `reaps`: records whose owner ([`End::set_owner`]) was killed are free, too. Only for
     /// processes that know the owners by the numbers that they have noted.
-    pub fn take(&self, reclaims: bool) -> Option<(u32, u32)> {
+    pub fn take(&self, reaps: bool) -> Option<(u32, u32)> {
         let header = self.header();
         let used = header.used.load(Ordering::Relaxed).min(ENDS);
         // Records that were freed come first, to keep the table small: a few looks, then new
@@ -159,10 +159,10 @@ impl EndTable {
         }
         header.next.store(start.wrapping_add(64), Ordering::Relaxed);
         let mut is_dead = remembering(lock::is_process_dead);
-        let is_time = used != 0 && used < ENDS && used.is_multiple_of(RECLAIM_STEP);
-        if reclaims
+        let is_time = used != 0 && used < ENDS && used.is_multiple_of(REAP_STEP);
+        if reaps
             && is_time
-            && let Some(taken) = self.reclaim(used, &mut is_dead)
+            && let Some(taken) = self.reap(used, &mut is_dead)
         {
             return Some(taken);
         }
@@ -179,7 +179,7 @@ impl EndTable {
         (0..LOOKS_MAX).find_map(|step| {
             let index = start.wrapping_add(step) % ENDS;
             let end = self.end(index);
-            if reclaims && let Some(totals) = end.reclaim(&mut is_dead) {
+            if reaps && let Some(totals) = end.reap(&mut is_dead) {
                 self.count_closed(&totals);
             }
             Some((index, end.claim()?))
@@ -188,10 +188,10 @@ impl EndTable {
 
     /// Frees all records of dead processes, and takes the first. The search for free ones goes on
     /// behind it.
-    fn reclaim(&self, used: u32, is_dead: &mut impl FnMut(u32) -> bool) -> Option<(u32, u32)> {
+    fn reap(&self, used: u32, is_dead: &mut impl FnMut(u32) -> bool) -> Option<(u32, u32)> {
         let mut first = None;
         for index in 0..used {
-            if let Some(totals) = self.end(index).reclaim(&mut *is_dead) {
+            if let Some(totals) = self.end(index).reap(&mut *is_dead) {
                 self.count_closed(&totals);
                 first = first.or(Some(index));
             }

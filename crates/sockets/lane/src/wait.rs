@@ -5,11 +5,11 @@
 use crate::end::{End, Locked};
 use crate::full::{full_budget_ns, stalled_ns};
 use crate::lock::count;
-use crate::recall::serve;
+use crate::reclaim::serve;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use sluice_shmem::board::Board;
-use sluice_shmem::direction::{Direction, Mode, Recall};
-use sluice_shmem::handover::Next;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::handover::{Next, Sender};
+use sluice_shmem::parking::ParkingTable;
 use sluice_sys::errno::Errno;
 
 mod asked;
@@ -47,14 +47,14 @@ pub struct Ready {
     pub written_ns: u64,
     /// Where the peer's process says when it last wrote to a connection without a lane, if there are bytes
     /// that are next in the stream.
-    pub peer_board: Option<Board>,
+    pub peer_parking: Option<ParkingTable>,
     /// The ring has room, or its writer has waited long enough for TCP. `None`: the kernel
     /// decides.
     pub writable: Option<bool>,
     /// The sender is about to publish something.
     pub in_flight: bool,
-    /// That sender is sluiced, which offers the ring for as long as it is used.
-    pub offered: bool,
+    /// That sender is sluiced, which grants the ring for as long as it is used.
+    pub granted: bool,
     /// What the kernel has cannot be read now, because bytes that come before it may be on their
     /// way to the ring from another host; `in_flight` says until when.
     pub kernel_waits: bool,
@@ -76,8 +76,8 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     match end.lock_rx(generation) {
         Locked::Held(mut rx) => {
             end.leave_rules_if_pinned(&mut rx);
-            end.try_adopt(fd, &mut rx);
-            if !end.is_adopted() {
+            end.try_enable(fd, &mut rx);
+            if !end.is_enabled() {
                 return None;
             }
             end.recount(fd, &mut rx);
@@ -86,7 +86,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             rx.checked = 0;
             let look = rx.stream.look(&into, end.has_sender());
             ready.in_flight = look.in_flight && !rx.stream.is_promised();
-            ready.offered = ready.in_flight && end.is_remote();
+            ready.granted = ready.in_flight && end.is_remote();
             if ready.in_flight {
                 end.check_sender(fd);
             }
@@ -106,13 +106,13 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.kernel_waits = ready.offered && !rx.stream.has_assured(&into);
+            ready.kernel_waits = ready.granted && !rx.stream.has_assured(&into);
             ready.kernel_next &= !ready.kernel_waits;
             if ready.kernel_next {
                 ready.written_ns = tcp_began_ns(end);
             }
             if ready.readable || ready.kernel_next {
-                ready.peer_board = end.peer_board();
+                ready.peer_parking = end.peer_parking();
             }
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
@@ -121,7 +121,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     // A sender on TCP that nobody asks for bytes back leaves it to the kernel. Should one have died
     // in a write, its lock tells.
     if let Some(out) = end.outgoing()
-        && (out.mode() == Mode::Ring || out.recall() == Recall::Asked || out.is_write_in_flight())
+        && (out.mode() == Mode::Ring || Sender::is_asked_back(&out) || out.is_write_in_flight())
         && let Locked::Held(mut tx) = end.lock_tx(generation)
         && !serve(end, fd, &mut tx, &out)
         && tx.stream.is_on_ring()
@@ -141,22 +141,24 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
 }
 
 /// When the peer last began to write to the socket, its own word; 0 for unknown. Before it knew of the
-/// lane it has said so at its board only, for all such connections.
+/// lane it has said so in its parking table only, for all such connections.
 pub fn tcp_began_ns(end: &End) -> u64 {
     if end.is_direct() {
         return 0;
     }
     match end.incoming().map_or(0, |into| into.tcp_began_ns()) {
         0 if end.is_remote() => 0,
-        0 => end.peer_board().map_or(0, |board| board.tcp_began_ns()),
+        0 => end
+            .peer_parking()
+            .map_or(0, |parking| parking.tcp_began_ns()),
         began => began,
     }
 }
 
 /// Asked before a program is told that the kernel has bytes: whether a read that follows gets them.
-/// Behind an offer of the ring the kernel's bytes would have to wait, and a program that was told and
+/// Behind a grant of the ring the kernel's bytes would have to wait, and a program that was told and
 /// finds nothing may take that for an error of the connection. So `true` is a promise: a sleep is
-/// announced, which keeps sluiced from offering the ring until the program reads.
+/// announced, which keeps sluiced from granting the ring until the program reads.
 pub fn assure(end: &End, generation: u32) -> bool {
     if !end.is_remote() {
         return true;
@@ -167,7 +169,7 @@ pub fn assure(end: &End, generation: u32) -> bool {
     let Locked::Held(mut rx) = end.lock_rx(generation) else {
         return true;
     };
-    if !end.is_adopted() || rx.stream.is_uncounted() {
+    if !end.is_enabled() || rx.stream.is_uncounted() {
         return true;
     }
     rx.stream.promise(&into, end.has_sender())
@@ -190,7 +192,7 @@ pub fn assure_kernel_alone(end: &End, generation: u32) -> bool {
     let (Some(into), Some(out)) = (end.incoming(), end.outgoing()) else {
         return false;
     };
-    if into.mode() == Mode::Ring || out.mode() == Mode::Ring || out.recall() == Recall::Asked {
+    if into.mode() == Mode::Ring || out.mode() == Mode::Ring || Sender::is_asked_back(&out) {
         return false;
     }
     rx.checked = 0;
@@ -241,23 +243,23 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
         }
     };
     count(&end.rx.in_kernel, 1);
-    let into = end.incoming().filter(|_| end.is_adopted());
+    let into = end.incoming().filter(|_| end.is_enabled());
     if let Some(into) = into
         && !rx.stream.announce_wait(&into, end.has_sender())
     {
         count(&end.rx.in_kernel, -1);
         return None;
     }
-    end.sleeps.fetch_add(1, Ordering::Relaxed);
+    end.events.slept();
     Some(Announced { into, generation })
 }
 
 /// Takes an announcement back.
 pub fn withdraw(end: &End, announced: Announced) {
-    if let Locked::Held(_rx) = end.lock_rx(announced.generation) {
+    if let Locked::Held(rx) = end.lock_rx(announced.generation) {
         count(&end.rx.in_kernel, -1);
         if let Some(into) = announced.into {
-            into.withdraw_sleep();
+            rx.stream.withdraw(&into);
         }
     }
 }

@@ -61,7 +61,7 @@ fn read_to_end(side: Side) -> Vec<u8> {
 
 #[test]
 fn writer_dies_in_the_copy() {
-    let pair = Pair::adopted(RING);
+    let pair = Pair::enabled(RING);
     let child = die_writing(pair.a, 80 * 1024);
     assert!(pair.there().is_write_in_flight());
     common::close(pair.a.fd);
@@ -74,7 +74,7 @@ fn writer_dies_in_the_copy() {
 
 #[test]
 fn survivor_writes_on_behind_the_published_pieces() {
-    let pair = Pair::adopted(RING);
+    let pair = Pair::enabled(RING);
     let child = die_writing(pair.a, 80 * 1024);
     let stream = bounded("the survivor", move || {
         pair.a.send_all(&bytes_at(64 * 1024, 5000)).unwrap();
@@ -89,7 +89,7 @@ fn survivor_writes_on_behind_the_published_pieces() {
 
 #[test]
 fn survivor_of_a_writer_that_died_before_anything_was_published() {
-    let pair = Pair::adopted(RING);
+    let pair = Pair::enabled(RING);
     let child = die_writing(pair.a, 2 * PAGE_BYTES);
     bounded("the survivor", move || {
         pair.a.send_all(&bytes_at(0, 100)).unwrap();
@@ -105,7 +105,7 @@ fn survivor_of_a_writer_that_died_before_anything_was_published() {
 
 #[test]
 fn reader_dies_in_the_copy_and_its_survivor_gets_the_bytes() {
-    let pair = Pair::adopted(RING);
+    let pair = Pair::enabled(RING);
     pair.a.send_all(&bytes_at(0, 20_000)).unwrap();
     let buffer = trapped(2 * PAGE_BYTES);
     let child = Child::fork(|| {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::process::{Child, Random, bounded, shared_word, wait_for};
-use common::{BLOCK, Pair, SMALL_RING, bytes_at, check_bytes};
+use common::{BLOCK, Pair, SMALL_RING, Side, bytes_at, check_bytes};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const TURNS: u32 = 400;
@@ -18,6 +18,14 @@ fn take_turns(who: u32, turn: &AtomicU32, mut each: impl FnMut(u32)) {
     }
 }
 
+/// Bytes that go by the ring for certain, as nobody sleeps yet; later ones may meet a reader that sleeps each time.
+const FIRST: usize = 100;
+
+fn send_first(side: Side) {
+    assert_eq!(side.send(&bytes_at(0, FIRST), false), Ok(FIRST));
+    assert_eq!(side.snapshot().ring_tx_bytes, FIRST as u64);
+}
+
 /// Bytes of a turn's piece: more than the ring holds now and then.
 fn piece(turn: u32) -> usize {
     1 + Random::new(u64::from(turn)).below(3 * u64::from(SMALL_RING) / 2) as usize
@@ -25,8 +33,10 @@ fn piece(turn: u32) -> usize {
 
 #[test]
 fn both_write_in_turn() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let (turn, position) = (shared_word(), shared_word());
+    send_first(pair.a);
+    position.store(FIRST as u32, Ordering::SeqCst);
     let write = move |number: u32| {
         let from = position.load(Ordering::SeqCst);
         let bytes = bytes_at(u64::from(from), piece(number));
@@ -38,7 +48,7 @@ fn both_write_in_turn() {
         0
     });
     let writer = std::thread::spawn(move || take_turns(0, turn, write));
-    let total: usize = (0..TURNS).map(piece).sum();
+    let total = FIRST + (0..TURNS).map(piece).sum::<usize>();
     bounded("the reader", move || {
         let mut buffer = vec![0; 30_000];
         let mut done = 0;
@@ -51,14 +61,15 @@ fn both_write_in_turn() {
     writer.join().unwrap();
     assert_eq!(child.join(), 0);
     let snapshot = pair.a.snapshot();
-    assert!(snapshot.ring_tx_bytes > 0);
+    assert!(snapshot.ring_tx_bytes >= FIRST as u64);
     assert_eq!(snapshot.ring_tx_bytes + snapshot.tcp_tx_bytes, total as u64);
 }
 
 #[test]
 fn both_read_in_turn() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let (turn, position) = (shared_word(), shared_word());
+    send_first(pair.a);
     let read = move |number: u32| {
         let from = position.load(Ordering::SeqCst);
         let mut buffer = vec![0; piece(number)];
@@ -73,7 +84,7 @@ fn both_read_in_turn() {
     let reader = std::thread::spawn(move || take_turns(0, turn, read));
     let writer = std::thread::spawn(move || {
         // As much as they may want, until they are gone.
-        let mut sent = 0;
+        let mut sent = FIRST as u64;
         for number in 0.. {
             let bytes = bytes_at(sent, piece(number));
             match pair.a.send(&bytes, false) {
@@ -90,14 +101,14 @@ fn both_read_in_turn() {
     pair.b.close();
     let sent = bounded("the writer", move || writer.join().unwrap());
     assert!(sent >= u64::from(position.load(Ordering::SeqCst)));
-    assert!(pair.a.snapshot().ring_tx_bytes > 0);
+    assert!(pair.a.snapshot().ring_tx_bytes >= FIRST as u64);
 }
 
 /// The child leaves without closing, as exit does; the parent has the connection alone again.
 #[test]
 fn child_answers_and_exits() {
     for round in 0..50_u32 {
-        let pair = Pair::adopted(SMALL_RING);
+        let pair = Pair::enabled(SMALL_RING);
         pair.b.end.add_ref();
         let child = Child::fork(|| {
             common::close(pair.a.fd);

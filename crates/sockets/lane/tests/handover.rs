@@ -6,7 +6,7 @@ mod common;
 use common::process::{bounded, shared_word, wait_for};
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, WAITALL, bytes_at, check_bytes};
 use sluice_lane::wait::{self, Asked};
-use sluice_shmem::direction::Mode;
+use sluice_shmem::direction::{Mode, Words};
 use sluice_sys::errno::Errno;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ fn bytes_go_by_tcp_then_ring_then_tcp() {
     assert_eq!(
         pair.b.recv(&mut got[..50], BLOCK),
         Ok(50),
-        "adopts in mid-stream"
+        "it enables its lane in mid-stream"
     );
     assert_eq!(pair.a.send(&stream[200..300], false), Ok(100));
     pair.a.end.pin_tx(pair.a.generation);
@@ -38,8 +38,8 @@ fn bytes_go_by_tcp_then_ring_then_tcp() {
 }
 
 #[test]
-fn sender_killed_between_intent_and_publication() {
-    let pair = Pair::adopted(SMALL_RING);
+fn sender_killed_between_busy_flag_and_publication() {
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     // What a process leaves that dies in the middle of a write.
     pair.there().begin_write(None);
@@ -53,8 +53,8 @@ fn sender_killed_between_intent_and_publication() {
 }
 
 #[test]
-fn sender_killed_between_intent_and_publication_and_a_reader_that_never_blocks() {
-    let pair = Pair::adopted(SMALL_RING);
+fn sender_killed_between_busy_flag_and_publication_and_a_reader_that_never_blocks() {
+    let pair = Pair::enabled(SMALL_RING);
     pair.there().begin_write(None);
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
@@ -66,7 +66,7 @@ fn sender_killed_between_intent_and_publication_and_a_reader_that_never_blocks()
 
 #[test]
 fn reader_whose_sender_stopped_in_a_write_sleeps() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     // Stopped in a write after a downgrade: the ring is empty, the mode is TCP.
     pair.there().begin_write(None);
     let thread = shared_word();
@@ -98,7 +98,7 @@ fn sleeps_of(thread: u32) -> u64 {
 
 #[test]
 fn connection_closed_by_another_thread_between_two_pieces_of_a_read() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     pair.a.end.pin_tx(pair.a.generation);
     let mut got = [0; 100];
@@ -120,11 +120,14 @@ fn connection_closed_by_another_thread_between_two_pieces_of_a_read() {
 #[test]
 fn read_goes_on_where_the_way_changes() {
     // A program that gets less than it asked for takes it that nothing is left.
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let stream = bytes_at(0, 300);
     assert_eq!(pair.a.send(&stream[..100], false), Ok(100));
     pair.a.end.pin_tx(pair.a.generation);
     assert_eq!(pair.a.send(&stream[100..150], false), Ok(50));
+    wait_for("the bytes by TCP", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(50)
+    });
     let mut got = [0; 1000];
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(150), "ring, then TCP");
     check_bytes(0, &got[..150]);
@@ -132,7 +135,7 @@ fn read_goes_on_where_the_way_changes() {
     let pair = Pair::announced(SMALL_RING);
     assert_eq!(pair.a.send(&stream[..100], false), Ok(100));
     assert!(pair.a.attach() && pair.b.attach());
-    // Adopted in mid-stream: the rest of the 100 bytes is owed before the ring's.
+    // Enabled in mid-stream: the rest of the 100 bytes is owed before the ring's.
     assert_eq!(pair.b.recv(&mut got[..10], BLOCK), Ok(10));
     assert_eq!(pair.a.send(&stream[100..150], false), Ok(50));
     assert_eq!(pair.there().mode(), Mode::Ring);
@@ -152,7 +155,7 @@ fn peek_sees_across_the_border_of_tcp_and_ring() {
     assert_eq!(
         pair.a.send(&bytes_at(0, 3), false),
         Ok(3),
-        "by TCP: not adopted yet"
+        "by TCP: not enabled yet"
     );
     assert!(pair.b.look().is_some());
     assert_eq!(pair.a.send(&bytes_at(3, 2), false), Ok(2));
@@ -176,7 +179,7 @@ fn peek_sees_across_the_border_of_tcp_and_ring() {
 
 #[test]
 fn peek_with_waitall_waits_for_all() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 3), false), Ok(3));
     assert_eq!(pair.a.snapshot().ring_tx_bytes, 3);
     let how = common::How {
@@ -198,7 +201,7 @@ fn peek_with_waitall_waits_for_all() {
 
 #[test]
 fn reset_behind_a_partial_read_is_reported_by_the_next_call() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     pair.a.reset();
     let mut got = [0; 100];
@@ -215,7 +218,7 @@ fn reset_behind_a_partial_read_is_reported_by_the_next_call() {
 #[test]
 fn end_of_stream_is_read_as_soon_as_poll_tells() {
     for _ in 0..200 {
-        let pair = Pair::adopted(SMALL_RING);
+        let pair = Pair::enabled(SMALL_RING);
         assert_eq!(pair.a.send(b"x", false), Ok(1));
         let mut got = [0; 100];
         assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(1));
@@ -233,8 +236,8 @@ fn end_of_stream_is_read_as_soon_as_poll_tells() {
 }
 
 #[test]
-fn mark_that_changes_between_two_looks() {
-    let pair = Pair::adopted(SMALL_RING);
+fn switch_offset_that_changes_between_two_looks() {
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 5), 0), Ok(5));
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(5));
@@ -243,8 +246,8 @@ fn mark_that_changes_between_two_looks() {
     let peer = std::thread::spawn(move || {
         let there = pair.there();
         while is_done.load(Ordering::Relaxed) == 0 {
-            for mark in [0, 1 << 40] {
-                there.publish_mode(Mode::Ring, mark);
+            for switch_offset in [0, 1 << 40] {
+                there.publish_mode(Mode::Ring, switch_offset);
                 // Long enough for the reader to see each of them.
                 (0..20).for_each(|_| std::hint::spin_loop());
             }
@@ -260,7 +263,7 @@ fn mark_that_changes_between_two_looks() {
 
 #[test]
 fn broken_lane_stays_broken() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let tail = pair.a.words().tail(0);
     tail.store(u64::MAX, Ordering::SeqCst);
     let mut got = [0; 100];
@@ -277,7 +280,7 @@ fn broken_lane_stays_broken() {
 
 #[test]
 fn head_that_jumps_breaks_the_senders_connection() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     pair.a.words().head(0).store(1 << 40, Ordering::SeqCst);
     let more_than_fits = vec![0; 2 * SMALL_RING as usize];
     let reset = Err(Errno(libc::ECONNRESET));
@@ -288,7 +291,7 @@ fn head_that_jumps_breaks_the_senders_connection() {
 
 #[test]
 fn small_blocking_write_is_not_cut_by_a_full_ring() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let almost = SMALL_RING as usize - 8;
     assert_eq!(pair.a.send(&bytes_at(0, almost), true), Ok(almost));
     assert_eq!(pair.a.send(&bytes_at(almost as u64, 64), false), Ok(64));
@@ -302,10 +305,10 @@ fn small_blocking_write_is_not_cut_by_a_full_ring() {
 
 #[test]
 fn lane_assigned_twice_is_the_same_lane() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.b.send(&bytes_at(0, 10), false), Ok(10));
     assert!(pair.a.attach());
-    // A thread in poll, which keeps an end from adopting.
+    // A thread in poll, which keeps an end from enabling.
     let asleep = sluice_lane::wait::announce(pair.a.end, pair.a.generation);
     assert!(asleep.is_none(), "the ring has bytes");
     let mut got = [0; 10];
@@ -314,8 +317,11 @@ fn lane_assigned_twice_is_the_same_lane() {
 
 #[test]
 fn tcp_bytes_are_read_while_the_sender_is_stopped_in_a_write() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 7), 0), Ok(7));
+    wait_for("the bytes", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(7)
+    });
     pair.there().begin_write(None);
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, PEEK), Ok(7));
@@ -334,7 +340,7 @@ fn tcp_bytes_are_read_while_the_sender_is_stopped_in_a_write() {
 /// Its FIN waits behind bytes for which the reader has no room.
 #[test]
 fn sender_killed_in_a_write_with_megabytes_queued() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let stream = bytes_at(0, 100_000);
     let mut queued = 0;
     while let Ok(bytes) = common::kernel_send(pair.a.fd, &stream, libc::MSG_DONTWAIT) {
@@ -357,7 +363,7 @@ fn sender_killed_in_a_write_with_megabytes_queued() {
 }
 
 #[test]
-fn lane_is_not_adopted_while_a_reader_is_inside_the_kernel() {
+fn lane_is_not_enabled_while_a_reader_is_inside_the_kernel() {
     let pair = Pair::announced(SMALL_RING);
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 7), 0), Ok(7));
     let mut got = [0; 100];
@@ -376,10 +382,10 @@ fn lane_is_not_adopted_while_a_reader_is_inside_the_kernel() {
 }
 
 #[test]
-fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between() {
+fn bytes_that_were_reported_are_read_although_sluiced_grants_the_ring_in_between() {
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach_remote());
-    assert!(pair.b.look().is_some(), "adopts");
+    assert!(pair.b.look().is_some(), "it enables its lane");
     let stream = bytes_at(0, 30);
     assert_eq!(common::kernel_send(pair.a.fd, &stream[..20], 0), Ok(20));
     wait_for("the bytes", || {
@@ -387,7 +393,7 @@ fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between
     });
     assert!(wait::assure(pair.b.end, pair.b.generation));
     assert!(wait::assure(pair.b.end, pair.b.generation), "once more");
-    assert!(!pair.there().begin_write(None), "offers behind a promise");
+    assert!(!pair.there().begin_write(None), "grants behind a promise");
     assert_eq!(common::kernel_send(pair.a.fd, &stream[20..], 0), Ok(10));
     wait_for("more bytes", || {
         sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(30)
@@ -399,10 +405,10 @@ fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between
     assert!(!pair.there().begin_write(None), "a look keeps the promise");
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(30));
     assert_eq!(got[..30], stream);
-    // What comes behind an offer waits for what may come by the ring.
+    // What comes behind a grant waits for what may come by the ring.
     assert!(pair.there().begin_write(None));
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(30, 10), 0), Ok(10));
-    wait_for("bytes behind the offer", || {
+    wait_for("bytes behind the grant", || {
         sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(10)
     });
     assert!(pair.b.look().expect("a lane").kernel_waits);
@@ -416,7 +422,7 @@ fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between
 fn a_read_that_gets_all_there_is_or_nothing_says_that_the_kernel_has_no_more() {
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach());
-    assert!(pair.b.look().is_some(), "adopts");
+    assert!(pair.b.look().is_some(), "it enables its lane");
     let end = pair.b.end;
     let read = |len: usize| {
         let asked = Asked::now(end);
@@ -439,10 +445,10 @@ fn a_lane_that_is_to_wait_is_left_alone_both_ways_until_then() {
     assert!(pair.a.attach() && pair.b.attach_patiently());
     let mut got = [0; 100];
     for _ in 0..3 {
-        assert!(pair.b.look().is_none(), "does not adopt");
+        assert!(pair.b.look().is_none(), "does not enable it");
         assert_eq!(pair.a.send(&[1; 10], false), Ok(10));
         assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
-        assert!(pair.a.look().is_some(), "adopts");
+        assert!(pair.a.look().is_some(), "it enables its lane");
         assert_eq!(pair.b.send(&[2; 10], false), Ok(10));
         assert_eq!(pair.a.recv(&mut got, BLOCK), Ok(10));
     }
@@ -450,7 +456,7 @@ fn a_lane_that_is_to_wait_is_left_alone_both_ways_until_then() {
         assert_eq!(side.snapshot().ring_tx_bytes, 0);
     }
     pair.b.end.end_patience(0);
-    assert!(pair.b.look().is_some(), "adopts");
+    assert!(pair.b.look().is_some(), "it enables its lane");
     assert_eq!(pair.a.send(&[3; 10], false), Ok(10));
     assert_eq!(pair.b.send(&[4; 10], false), Ok(10));
     for side in [pair.a, pair.b] {
@@ -462,7 +468,7 @@ fn a_lane_that_is_to_wait_is_left_alone_both_ways_until_then() {
 fn calls_that_take_the_short_way_are_counted_when_the_patience_ends_under_them() {
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach_patiently());
-    assert!(pair.a.look().is_some(), "adopts");
+    assert!(pair.a.look().is_some(), "it enables its lane");
     let (end, generation, fd) = (pair.b.end, pair.b.generation, pair.b.fd);
     let mut got = [0; 10];
 
@@ -474,7 +480,7 @@ fn calls_that_take_the_short_way_are_counted_when_the_patience_ends_under_them()
         common::kernel_recv(fd, &mut got, 0)
     });
     assert_eq!(read, Some(Ok(10)));
-    assert!(pair.b.look().is_some(), "adopts");
+    assert!(pair.b.look().is_some(), "it enables its lane");
     assert_eq!(pair.a.send(&[3; 10], false), Ok(10));
     for expected in [2, 3] {
         assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
@@ -492,10 +498,13 @@ fn calls_that_take_the_short_way_are_counted_when_the_patience_ends_under_them()
 fn a_write_by_the_short_way_keeps_others_from_the_ring_when_the_patience_ends_under_it() {
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach_patiently());
-    assert!(pair.a.look().is_some(), "adopts");
+    assert!(pair.a.look().is_some(), "it enables its lane");
     let (end, generation, fd) = (pair.b.end, pair.b.generation, pair.b.fd);
 
+    let began_ns = || sluice_lane::wait::tcp_began_ns(pair.a.end);
+    assert_eq!(began_ns(), 0);
     let written = end.write_patiently(generation, || {
+        assert_ne!(began_ns(), 0, "by which readers put it in order");
         end.end_patience(0);
         assert_eq!(pair.b.send(&[1; 10], false), Ok(10));
         assert_eq!(pair.b.snapshot().ring_tx_bytes, 0, "to TCP");
@@ -535,7 +544,7 @@ fn what_is_more_than_the_kernels_call_does_not_take_the_short_way() {
 
 #[test]
 fn a_lane_that_is_in_use_is_not_made_to_wait_by_being_told_of_it_again() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert!(pair.b.attach_patiently(), "told twice");
     assert!(pair.b.end.has_usable_lane());
     assert_eq!(pair.a.send(&[1; 10], false), Ok(10));

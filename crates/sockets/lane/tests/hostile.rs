@@ -8,7 +8,7 @@ use common::process::{Random, bounded};
 use common::{DONTWAIT, How, PEEK, Pair, SMALL_RING, Side};
 use sluice_lane::clock::now_ns;
 use sluice_lane::reason::Reason;
-use sluice_lane::recall;
+use sluice_lane::reclaim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 /// 32-bit words of a lane's header.
 const WORDS: u64 = 128;
 
-/// Where the recall word of a direction lies: behind the receiver's position and its padding, the
-/// watchers (two words), `sleepers`, `adopted` and `closed`.
-const RECALL_WORD: u64 = (128 + 64) / 4 + 5;
+/// Where the reclaim word of a direction lies: behind the receiver's position and its padding, the
+/// watchers (two words), `sleepers`, `enabled` and `closed`.
+const RECLAIM_WORD: u64 = (128 + 64) / 4 + 5;
 
 /// Values that are likely to pass a check, or to overflow behind one.
 fn garbage(random: &mut Random) -> u32 {
     match random.below(9) {
         0 => 0,
         1 => 1,
-        // With the two before: all that the recall word may say.
+        // With the two before: all that the reclaim word may say.
         8 => 2 + random.below(2) as u32,
         2 => u32::MAX,
         3 => 1 << 31,
@@ -66,7 +66,7 @@ fn use_all(side: Side, seed: u64, time: Duration) {
             5 => drop(side.recv(bytes, PEEK)),
             6 => drop(side.look()),
             7 => {
-                recall::look(side.end, side.generation, side.fd);
+                reclaim::look(side.end, side.generation, side.fd);
                 let _ = side.end.unread_ring_bytes(side.generation, side.fd);
                 let _ = side.end.unacked_ring_bytes(side.generation);
                 if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
@@ -86,8 +86,8 @@ fn give_away(side: Side, random: &mut Random) {
     let (end, generation) = (side.end, side.generation);
     end.pin(generation, Reason::Shared);
     let deadline_ns = now_ns() + 100_000 * random.below(10);
-    recall::fetch(end, generation, side.fd, deadline_ns, &mut || {
-        recall::look(end, generation, side.fd);
+    reclaim::fetch(end, generation, side.fd, deadline_ns, &mut || {
+        reclaim::look(end, generation, side.fd);
     });
     if random.below(2) == 0 && end.take_out(generation, &mut |_| true).is_some() {
         end.put_back(generation);
@@ -98,9 +98,9 @@ fn give_away(side: Side, random: &mut Random) {
 
 /// One connection under attack. The victim's calls end, and so does the connection.
 fn attack(seed: u64, only: impl Fn(u64) -> bool + Send + 'static) {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     // Garbage in the ring's bytes needs no help: they are the peer's to write.
-    let bystander = Pair::adopted(SMALL_RING);
+    let bystander = Pair::enabled(SMALL_RING);
     let is_over = Arc::new(AtomicBool::new(false));
     let peer = {
         let is_over = is_over.clone();
@@ -143,9 +143,9 @@ fn garbage_in_one_word_at_a_time() {
 
 /// Answers that nobody asked for, wishes that nobody has, and both while others are made.
 #[test]
-fn garbage_in_the_recall_word() {
+fn garbage_in_the_reclaim_word() {
     for seed in 0..8 {
-        attack(200 + seed, |at| at % 64 == RECALL_WORD);
+        attack(200 + seed, |at| at % 64 == RECLAIM_WORD);
     }
 }
 

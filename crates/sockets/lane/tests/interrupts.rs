@@ -4,9 +4,9 @@
 mod common;
 
 use common::process::{bounded, shared_word, wait_for};
-use common::{BLOCK, How, Pair, SMALL_RING, Side, bytes_at, check_bytes};
+use common::{BLOCK, How, Pair, SMALL_RING, Side, bytes_at, check_bytes, from_c};
 use sluice_shmem::Producer;
-use sluice_shmem::direction::Mode;
+use sluice_shmem::direction::{Mode, Words};
 use sluice_sys::errno::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -113,7 +113,7 @@ fn set_timeout(fd: i32, option: i32, micros: i64) {
 
 /// A reader that is owed ten bytes by TCP, which have not come.
 fn owed() -> Pair {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     pair.there().publish_mode(Mode::Ring, 10);
     pair
 }
@@ -145,7 +145,7 @@ fn receive_timeout_behind_some_bytes_of_many() {
 
 #[test]
 fn receive_timeout_while_the_sender_is_stopped_in_a_write() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     pair.there().begin_write(None);
     set_timeout(pair.b.fd, libc::SO_RCVTIMEO, 20_000);
     let result = bounded("a read with a timeout", move || read(pair.b, BLOCK));
@@ -154,7 +154,7 @@ fn receive_timeout_while_the_sender_is_stopped_in_a_write() {
 
 #[test]
 fn receive_timeout_of_a_look_that_waits_for_all() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 3), false), Ok(3));
     assert_eq!(pair.a.snapshot().ring_tx_bytes, 3);
     set_timeout(pair.b.fd, libc::SO_RCVTIMEO, 20_000);
@@ -191,7 +191,7 @@ fn signal_with_restart_while_bytes_are_owed() {
 fn signal_while_the_sender_is_stopped_in_a_write() {
     let _handlers = HANDLERS.lock();
     handle_signals(0);
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     pair.there().begin_write(None);
     let reader = call(move || read(pair.b, BLOCK));
     assert_eq!(reader.signal_until_over(), Err(Errno::INTR));
@@ -238,7 +238,7 @@ const HUGE: usize = 64 << 20;
 
 #[test]
 fn send_timeout_of_a_writer_whose_reader_is_slow() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let reader = read_slowly(pair.b, 6000);
     set_timeout(pair.a.fd, libc::SO_SNDTIMEO, 20_000);
     let result = bounded("a write with a timeout", move || {
@@ -253,7 +253,7 @@ fn signal_to_a_writer_that_has_written_some() {
     let _handlers = HANDLERS.lock();
     for flags in [0, libc::SA_RESTART] {
         handle_signals(flags);
-        let pair = Pair::adopted(SMALL_RING);
+        let pair = Pair::enabled(SMALL_RING);
         let reader = read_slowly(pair.b, 6000);
         let writer = call(move || pair.a.send(&vec![0; HUGE], false));
         let result = writer.signal_until_over();
@@ -266,12 +266,18 @@ fn signal_to_a_writer_that_has_written_some() {
 fn signal_to_a_writer_that_finds_no_room() {
     let _handlers = HANDLERS.lock();
     handle_signals(0);
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let full = vec![0; SMALL_RING as usize];
     assert_eq!(pair.a.send(&full, true), Ok(full.len()));
-    // No room for the whole write for a long while, which a small write needs.
+    // No room for the whole write for a long while, which a small write needs. Where the writer goes if the
+    // reader stands still, there is none either.
     let reader = read_slowly(pair.b, 1);
-    let writer = call(move || pair.a.send(&[0; 4096], false));
+    let writer = call(move || {
+        pair.a.send_with(&[0; 4096], false, &mut |_, _| {
+            // SAFETY: pause takes nothing.
+            from_c(unsafe { libc::pause() } as isize)
+        })
+    });
     assert_eq!(writer.signal_until_over(), Err(Errno::INTR));
     reader.stop();
 }

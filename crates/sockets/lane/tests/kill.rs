@@ -17,7 +17,7 @@ const PIECE_BYTES: usize = 12_000;
 /// A connection that is at once on the ring, or will be in mid-stream.
 fn connection(round: u64) -> Pair {
     if !round.is_multiple_of(4) {
-        return Pair::adopted(SMALL_RING);
+        return Pair::enabled(SMALL_RING);
     }
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach());

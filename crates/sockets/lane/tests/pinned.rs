@@ -7,7 +7,7 @@ use sluice_lane::reason::Reason;
 
 #[test]
 fn ring_read_empty_then_only_the_programs_own_calls() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     assert_eq!(pair.a.snapshot().ring_tx_bytes, 10, "by the ring");
     pair.b.end.pin(pair.b.generation, Reason::Confined);

@@ -11,7 +11,10 @@ fn ring_left_again_with_tcp_bytes_owed_before_it() {
     let stream = bytes_at(0, 300);
     assert_eq!(pair.a.send(&stream[..100], false), Ok(100), "by TCP");
     assert!(pair.a.attach() && pair.b.attach());
-    assert!(pair.b.look().is_some(), "adopts with unread TCP bytes");
+    assert!(
+        pair.b.look().is_some(),
+        "it enables its lane with unread TCP bytes"
+    );
     assert_eq!(
         pair.a.send(&stream[100..200], false),
         Ok(100),
@@ -37,7 +40,7 @@ fn ring_left_again_with_tcp_bytes_owed_before_it() {
 
 #[test]
 fn ring_with_the_next_bytes() {
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     assert!(pair.b.look().is_some_and(|ready| ready.readable));
     let announced = wait::announce(pair.b.end, pair.b.generation);

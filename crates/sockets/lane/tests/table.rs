@@ -239,15 +239,15 @@ fn garbage_is_no_record() {
 }
 
 #[test]
-fn turns_are_told_from_repeats() {
+fn turnarounds_are_told_from_repeats() {
     let table = common::new_table();
     let (index, generation) = table.take(false).unwrap();
     let end = table.end(index);
     end.start(Role::Connected);
-    let traffic = |turns, repeats, is_turn| Traffic {
-        turns,
+    let traffic = |turnarounds, repeats, is_turnaround| Traffic {
+        turnarounds,
         repeats,
-        is_turn,
+        is_turnaround,
     };
     // A request in two pieces, an answer in three, another request.
     let seen: Vec<_> = [true, true, false, false, false, true]

@@ -50,14 +50,14 @@ fn run(pair: Pair, is_alone: bool, disturb: impl Fn(Side) + Send + 'static) {
     );
     let is_over = Arc::new(AtomicBool::new(false));
     // One record goes by the ring for certain; later ones may meet sleepers all the time.
-    let is_adopted = pair.b.look().is_some();
-    if is_adopted {
+    let is_enabled = pair.b.look().is_some();
+    if is_enabled {
         pair.a.send_all(&record(0, 0)).unwrap();
     }
     let writers: Vec<_> = (0..2)
         .map(|writer| {
             std::thread::spawn(move || {
-                let first = u64::from(is_adopted && writer == 0);
+                let first = u64::from(is_enabled && writer == 0);
                 for number in first..RECORDS {
                     pair.a.send_all(&record(writer, number)).unwrap();
                 }
@@ -112,24 +112,24 @@ fn run(pair: Pair, is_alone: bool, disturb: impl Fn(Side) + Send + 'static) {
     assert_eq!(a.ring_tx_bytes + a.tcp_tx_bytes, total);
     assert_eq!(a.ring_tx_bytes, b.ring_rx_bytes);
     assert_eq!(a.tcp_tx_bytes, b.tcp_rx_bytes);
-    assert!(!is_adopted || a.ring_tx_bytes > 0);
+    assert!(!is_enabled || a.ring_tx_bytes > 0);
     pair.a.close();
     pair.b.close();
 }
 
 #[test]
 fn two_writers_and_two_readers_in_turn() {
-    run(Pair::adopted(SMALL_RING), true, |_| {});
+    run(Pair::enabled(SMALL_RING), true, |_| {});
 }
 
 #[test]
 fn two_writers_and_two_readers_at_once() {
-    run(Pair::adopted(SMALL_RING), false, |_| {});
+    run(Pair::enabled(SMALL_RING), false, |_| {});
 }
 
 #[test]
 fn two_writers_and_two_readers_and_a_poller_that_falls_asleep_now_and_then() {
-    run(Pair::adopted(SMALL_RING), true, |side| {
+    run(Pair::enabled(SMALL_RING), true, |side| {
         if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
             std::thread::yield_now();
             sluice_lane::wait::withdraw(side.end, asleep);

@@ -41,7 +41,7 @@ fn write(side: Side, entries: &AtomicU32) {
 #[test]
 fn writers_that_always_overlap_return_to_the_ring() {
     sluice_lane::spin::set_ceiling_us(10_000);
-    let pair = Pair::adopted(SMALL_RING);
+    let pair = Pair::enabled(SMALL_RING);
     let is_over = Arc::new(AtomicBool::new(false));
     let entries = Arc::new(AtomicU32::new(0));
     let reader = {

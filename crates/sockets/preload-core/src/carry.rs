@@ -1,6 +1,6 @@
 //! Unread ring bytes that go with their connection into the next program.
 //!
-//! Before another program is executed the ring's unread bytes are recalled
+//! Before another program is executed the ring's unread bytes are reclaimed
 //! ([`crate::descriptors`]). What a peer did not take back is written to a memory file that the
 //! next program inherits. The library finds it there before anything else runs, takes the bytes
 //! out and closes it. Where other processes may go on with the connection they keep the bytes,
@@ -17,12 +17,12 @@
 use crate::conn::{self, Conn};
 use crate::fds;
 use crate::reach::{self, Target};
-use crate::{descriptors, leave, log, process};
+use crate::{descriptors, leave, log, this_process, tracking};
 use core::ffi::{c_char, c_int};
 use sluice_lane::end::{Assignment, Carried, Role};
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_MAX, RING_BYTES_MIN};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::errno::Errno;
 use sluice_sys::mapping::Mapping;
 use sluice_sys::unix::Fd;
@@ -52,7 +52,7 @@ const ELSEWHERE: u32 = u32::MAX;
 struct Record {
     cookie: u64,
     /// TCP bytes of the stream that come before the ring's.
-    mark: u64,
+    switch_offset: u64,
     /// The ring's bytes, or [`ELSEWHERE`].
     len: u32,
     /// Others have copies of them: 0 or 1.
@@ -63,7 +63,7 @@ impl Record {
     fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.cookie.to_ne_bytes());
-        bytes[8..16].copy_from_slice(&self.mark.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.switch_offset.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.len.to_ne_bytes());
         bytes[20..].copy_from_slice(&self.copied.to_ne_bytes());
         bytes
@@ -72,7 +72,7 @@ impl Record {
     fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
         Self {
             cookie: u64_at(bytes, 0),
-            mark: u64_at(bytes, 8),
+            switch_offset: u64_at(bytes, 8),
             len: u32_at(bytes, 16),
             copied: u32_at(bytes, 20),
         }
@@ -152,7 +152,7 @@ impl Carry {
         let (is_alone, reached) = match way {
             Way::Spawn => (false, true),
             Way::Exec(target, env) => (
-                !process::is_vfork_child() && conn.is_ours_alone(),
+                !this_process::is_vfork_child() && conn.is_ours_alone(),
                 // SAFETY: the program's own arguments of an exec function.
                 unsafe { reach::reaches(target, env) },
             ),
@@ -164,7 +164,7 @@ impl Carry {
         }
         let mut record = Record {
             cookie,
-            mark: 0,
+            switch_offset: 0,
             len: ELSEWHERE,
             copied: 0,
         };
@@ -180,7 +180,7 @@ impl Carry {
                 "fd {}: reset, as bytes that only this program can read would be missing",
                 conn.fd
             );
-            reset(conn.fd);
+            tcp::reset(conn.fd);
         }
     }
 
@@ -224,7 +224,7 @@ impl Carry {
             needed,
         });
         self.end = at;
-        (record.mark, record.len) = (carried.mark, carried.bytes as u32);
+        (record.switch_offset, record.len) = (carried.switch_offset, carried.bytes as u32);
         record.copied = u32::from(carried.copied);
         true
     }
@@ -259,7 +259,7 @@ impl Carry {
             Err(errno) => {
                 log!(Warn, "unread bytes cannot be handed on: {}", errno.name());
                 for taken in self.taken.iter().flatten().filter(|taken| taken.needed) {
-                    conn::for_each_fd_of(taken.index, taken.generation, reset);
+                    conn::for_each_fd_of(taken.index, taken.generation, tcp::reset);
                 }
             }
         }
@@ -275,7 +275,7 @@ impl Carry {
     fn finish(&self, file: &Fd, way: Way) -> Result<c_int, Errno> {
         // Who is meant: a thread that starts another program now may pass the file on, too.
         let pid = match way {
-            Way::Exec(..) => process::current_pid(),
+            Way::Exec(..) => this_process::current_pid(),
             Way::Spawn => 0,
         };
         self.complete(file, pid)?;
@@ -362,7 +362,7 @@ pub fn take_up_passed(fd: c_int, file: c_int) {
             Warn,
             "fd {fd}: reset, as its unread bytes cannot be taken up"
         );
-        reset(fd);
+        tcp::reset(fd);
     }
 }
 
@@ -371,24 +371,7 @@ fn close(fd: c_int) {
     unsafe { raw::syscall1(libc::SYS_close, raw::int(fd)) };
 }
 
-/// Breaks a connection off: everybody who holds it is told `ECONNRESET`, and so is the peer.
-pub(crate) fn reset(fd: c_int) {
-    let nobody = libc::sockaddr {
-        sa_family: libc::AF_UNSPEC as u16,
-        sa_data: [0; 14],
-    };
-    // SAFETY: connect reads one address.
-    unsafe {
-        raw::syscall3(
-            libc::SYS_connect,
-            raw::int(fd),
-            &raw const nobody as usize,
-            size_of::<libc::sockaddr>(),
-        );
-    }
-}
-
-/// Asked of the kernel: what a child of vfork has duplicated is not in the table.
+/// The kernel is asked, since what a child of vfork has duplicated is not in the table.
 fn is_standard_stream(cookie: u64) -> bool {
     (0..=2).any(|fd| tcp::cookie(fd) == Ok(cookie))
 }
@@ -426,7 +409,7 @@ fn check(
 ) -> Option<(usize, u32)> {
     let (version, pid) = (u32_at(header, 8), u32_at(header, 12));
     let count = u32_at(header, 16) as usize;
-    if version != VERSION || (pid != 0 && pid != process::pid()) || count > RECORDS_MAX {
+    if version != VERSION || (pid != 0 && pid != this_process::pid()) || count > RECORDS_MAX {
         return None;
     }
     let mut bytes = BYTES_OFFSET;
@@ -473,14 +456,14 @@ fn resume_all(file: c_int, records: &[Record], looked_at: u32) {
                 Warn,
                 "fd {fd}: reset, as its unread bytes cannot be taken up"
             );
-            reset(fd);
+            tcp::reset(fd);
         }
     }
 }
 
 /// Whether the connection of `fd` can be used from here on.
 fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
-    conn::track(fd, Role::Unknown);
+    tracking::track(fd, Role::Unknown);
     let (Some(conn), Some(lane)) = (conn::get(fd), lane_for(record)) else {
         return false;
     };
@@ -496,7 +479,7 @@ fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
     }
     let (end, generation) = (conn.end, conn.generation);
     let carried = Carried {
-        mark: record.mark,
+        switch_offset: record.switch_offset,
         bytes: record.len as usize,
         copied: record.copied != 0,
     };
@@ -513,7 +496,7 @@ fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
     end.resume(generation, fd, &lane, carried, &mut fill)
 }
 
-/// A lane that nobody else sees, and a board for those that wait on it. Forks share them.
+/// A lane that nobody else sees, and a parking table for those that wait on it. Forks share them.
 fn lane_for(record: &Record) -> Option<Assignment> {
     let bytes = if record.len == ELSEWHERE {
         RING_BYTES_MIN
@@ -523,15 +506,15 @@ fn lane_for(record: &Record) -> Option<Assignment> {
     let geometry = Geometry::new(1, bytes).ok()?;
     let memory = |bytes| Mapping::anonymous(bytes).ok().map(Mapping::leak);
     let chunk = memory(usize::try_from(geometry.chunk_bytes()).ok()?)?;
-    let board = memory(BOARD_BYTES)?;
+    let parking = memory(PARKING_BYTES)?;
     Some(Assignment {
         // SAFETY: zeroed memory of that size, page aligned, never unmapped.
         chunk: unsafe { Chunk::from_raw(chunk, geometry) },
         lane: 0,
         side: 1,
-        peer_board: None,
-        // SAFETY: as above.
-        own_board: unsafe { Board::from_raw(board) },
+        peer_parking: None,
+        // SAFETY: zeroed memory of a parking table's size, page aligned, never unmapped.
+        own_parking: unsafe { ParkingTable::from_raw(parking) },
         watchers: 0,
         remote: false,
         direct: false,
@@ -553,7 +536,7 @@ mod tests {
         header[20] = 77;
         let mut record = Record {
             cookie: 5,
-            mark: 6,
+            switch_offset: 6,
             len: 10,
             copied: 1,
         };

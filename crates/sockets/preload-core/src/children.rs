@@ -11,15 +11,17 @@
 #![allow(unsafe_code)]
 
 use crate::conn::{self, Conn};
+use crate::ends;
 use crate::lock::SpinLock;
 use crate::real::{errno, set_errno};
-use crate::{link, process};
+use crate::this_process;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
 use sluice_lane::thread::own;
 use sluice_sys::mapping::Mapping;
 use sluice_sys::raw;
+use std::sync::OnceLock;
 
 /// Children with rows at the same time. What further ones hold is not known.
 const CHILDREN_MAX: usize = 256;
@@ -47,6 +49,21 @@ static CHILDREN: SpinLock<Children> =
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// What the parent knows of this process; null for none.
 static OWN: AtomicPtr<Row> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Tells sluiced that a record is free, see [`set_release`].
+static RELEASE: OnceLock<fn(u32, u32)> = OnceLock::new();
+
+/// At start: `release` tells sluiced that a connection is closed, by its record and generation. It is the
+/// link's, which asks here who else holds a connection.
+pub fn set_release(release: fn(u32, u32)) {
+    let _ = RELEASE.set(release);
+}
+
+fn release(index: u32, generation: u32) {
+    if let Some(release) = RELEASE.get() {
+        release(index, generation);
+    }
+}
 
 impl Row {
     fn entry(&self, index: u32) -> &AtomicU64 {
@@ -119,7 +136,7 @@ pub fn forget(conn: &Conn) -> u32 {
 pub fn before_fork() {
     judge(None);
     own(|own| own.forking.set(0));
-    if conn::table().is_none() || process::is_sandboxed() {
+    if ends::table().is_none() || this_process::is_sandboxed() {
         return;
     }
     let Some(mut children) = CHILDREN.lock() else {
@@ -157,7 +174,7 @@ pub fn after_fork_child(knows_number: bool) {
     if let Some(row) = unsafe { row.as_ref() }
         && knows_number
     {
-        row.pid.store(process::pid(), Ordering::Release);
+        row.pid.store(this_process::pid(), Ordering::Release);
     }
     CHILDREN.force_open();
     let Some(mut children) = CHILDREN.try_lock() else {
@@ -175,7 +192,7 @@ pub fn after_fork_child(knows_number: bool) {
 /// Calls a function of the C library that forks, and in the parent notes what it returned: the child's number,
 /// or that there is none.
 pub fn around_fork(call: impl FnOnce() -> i32) -> i32 {
-    // Of a fork that nobody has seen return. The function may fail before it forks.
+    // A fork that nobody has seen return may have left something. The function may fail before it forks.
     own(|own| own.forking.set(0));
     let result = call();
     if result != 0 {
@@ -203,7 +220,10 @@ fn note_result(result: i32) {
 /// Somebody else holds the connection, or did: takes back what dead children held, all of them or those that
 /// have a name for it.
 pub fn judge(conn: Option<&Conn>) {
-    if COUNT.load(Ordering::Relaxed) == 0 || process::is_sandboxed() || !process::is_itself() {
+    if COUNT.load(Ordering::Relaxed) == 0
+        || this_process::is_sandboxed()
+        || !this_process::is_itself()
+    {
         return;
     }
     let is_over = |row: *mut Row| {
@@ -220,10 +240,47 @@ pub fn judge(conn: Option<&Conn>) {
     }
 }
 
+/// How many names children have for the connection, as far as there are rows.
+pub fn names(conn: &Conn) -> u32 {
+    if COUNT.load(Ordering::Relaxed) == 0
+        || this_process::is_sandboxed()
+        || !this_process::is_itself()
+    {
+        return 0;
+    }
+    let Some(children) = CHILDREN.lock() else {
+        return 0;
+    };
+    let rows = children.0.iter().filter(|row| !row.is_null());
+    // SAFETY: who unmaps a row takes it out of the list before, under the lock.
+    let entries = rows.map(|row| unsafe { &**row }.entry(conn.index).load(Ordering::Relaxed));
+    entries.map(|entry| names_in(entry, conn.generation)).sum()
+}
+
+impl Conn {
+    /// Whether no other process holds the connection, as far as counted.
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        let is_alone = || {
+            let refs = self.end.refs();
+            refs == 1 || self.own_names().count == refs
+        };
+        is_alone() || {
+            judge(Some(self));
+            is_alone()
+        }
+    }
+
+    /// Whether no other process but children of this one holds the connection. Its lane waits for
+    /// their end, and the other end of the connection, which may not ask again, has it until then.
+    pub(crate) fn is_ours_or_childrens(&self) -> bool {
+        self.is_ours_alone() || self.own_names().count + names(self) == self.end.refs()
+    }
+}
+
 /// What a wait of the program's returned: the number of a child that may have ended, or none.
 pub fn waited_for(pid: i32) -> i32 {
     let is_nothing_to_do = COUNT.load(Ordering::Relaxed) == 0 || pid <= 0;
-    if is_nothing_to_do || process::is_sandboxed() || !process::is_itself() {
+    if is_nothing_to_do || this_process::is_sandboxed() || !this_process::is_itself() {
         return pid;
     }
     let errno = errno();
@@ -267,10 +324,10 @@ fn end(row: NonNull<Row>) {
             continue;
         }
         // Nobody is left who could use the record.
-        if let Some(table) = conn::table() {
+        if let Some(table) = ends::table() {
             table.abandon(index, generation);
         }
-        link::release(index, generation);
+        release(index, generation);
     }
     unmap(row.as_ptr());
 }

@@ -5,13 +5,13 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_lane::spin;
 
-/// Turns before a connection is announced, when `SLUICE_MIN_OPS` does not say.
+/// Turnarounds before a connection is announced, when `SLUICE_MIN_OPS` does not say.
 /// A connection that makes one request and closes never is.
 pub const MIN_OPS_DEFAULT: u32 = 4;
 
 static MIN_OPS: AtomicU32 = AtomicU32::new(MIN_OPS_DEFAULT);
 
-/// Turns before a connection is announced: writes behind reads, and reads behind writes.
+/// Turnarounds before a connection is announced: writes behind reads, and reads behind writes.
 pub fn min_ops() -> u32 {
     MIN_OPS.load(Ordering::Relaxed)
 }
@@ -49,6 +49,6 @@ pub fn load() {
     }
     // For `sluice bench windows` alone.
     if let Some(ns) = number(c"SLUICE_WINDOW_DELAY_NS") {
-        sluice_shmem::delay::set_ns(ns);
+        sluice_shmem::NEWS_DELAY.set_ns(ns);
     }
 }

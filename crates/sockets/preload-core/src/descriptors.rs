@@ -1,16 +1,13 @@
 //! Descriptors that come, go and get other names.
 #![allow(unsafe_code)]
 
-use crate::conn::{self, Conn};
+use crate::conn;
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
-use crate::{epoll, gateway, link, log, process, uring};
+use crate::{closing, epoll, export, gateway, link, rings, this_process, tracking};
 use core::ffi::{c_int, c_uint};
-use sluice_lane::clock::now_ns;
-use sluice_lane::end::Role;
+use sluice_lane::end::{Role, State};
 use sluice_lane::reason::Reason;
-use sluice_lane::recall::{self, Fetched};
-use sluice_shmem::direction::Direction;
 use sluice_sys::tcp;
 
 /// A socket was created.
@@ -83,7 +80,7 @@ pub unsafe fn connected(fd: c_int, result: c_int, address: *const libc::sockaddr
     let is_undone = result == 0 && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
     match fds::get(fd) {
         Entry::Socket if !is_undone && (result == 0 || in_progress) => {
-            conn::track(fd, Role::Connected);
+            tracking::track(fd, Role::Connected);
         }
         Entry::Conn { .. } if is_undone => {
             if let Some(conn) = conn::get(fd) {
@@ -103,20 +100,14 @@ pub fn accepted(listener: c_int, fd: c_int) {
         forget(fd);
     }
     if fds::get(listener) == Entry::Socket || tcp::is_tcp(fd) == Ok(true) {
-        conn::track(fd, Role::Accepted);
+        tracking::track(fd, Role::Accepted);
     }
     set_errno(errno);
 }
 
-pub(crate) fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: F_GETFL takes and returns numbers.
-    let flags = unsafe { (real().fcntl)(fd, libc::F_GETFL, 0) };
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
-}
-
 /// A descriptor came with a message or was inherited: a connected TCP socket of unknown origin
 /// is tracked so that it can be seen, and for what its byte counts allow.
-pub fn adopted(fd: c_int) {
+pub fn arrived(fd: c_int) {
     let before = errno();
     if fds::is_known(fd) {
         forget(fd);
@@ -132,7 +123,7 @@ pub fn adopted(fd: c_int) {
                 } else {
                     Role::Unknown
                 };
-                conn::track(fd, role);
+                tracking::track(fd, role);
                 if let Some(conn) = conn::get(fd) {
                     conn.end.note_inherited(fd);
                 }
@@ -153,11 +144,11 @@ pub fn forget(fd: c_int) {
             epoll::forget_socket(fd);
             fds::take(fd);
         }
-        Entry::Conn { index, generation } | Entry::Settled { index, generation } => {
+        Entry::Conn { index, generation } | Entry::Bypassed { index, generation } => {
             epoll::forget_socket(fd);
             fds::take(fd);
             if let Some(conn) = conn::from_entry(fd, index, generation) {
-                conn::drop_descriptor(&conn);
+                tracking::drop_descriptor(&conn);
             }
         }
         Entry::Epoll { index } => {
@@ -166,9 +157,33 @@ pub fn forget(fd: c_int) {
         }
         Entry::Ring { index } => {
             fds::take(fd);
-            uring::close_descriptor(index);
+            rings::close_descriptor(index);
         }
     }
+}
+
+/// `fd` is about to be closed, by a call that its program made. sluiced may have its connection open for a
+/// moment more, which ends with the program's last name of it all the same.
+fn end_if_last(fd: c_int) {
+    let Some(conn) = conn::get(fd) else {
+        return;
+    };
+    // A lane comes behind sluiced's look.
+    if conn.end.state() != State::Announced || conn.end.generation() != conn.generation {
+        return;
+    }
+    let before = errno();
+    // What a program that confines itself may ask the kernel is not known.
+    let may_ask = !this_process::is_sandboxed() && !this_process::is_confined();
+    if may_ask
+        && !conn.end.is_pinned()
+        && conn.is_ours_alone()
+        && conn.end.refs() == 1
+        && closing::is_between(fd, conn.end.ports())
+    {
+        closing::end(fd);
+    }
+    set_errno(before);
 }
 
 /// `close`.
@@ -177,7 +192,8 @@ pub fn close(fd: c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
-    if fds::is_known(fd) && !process::is_vfork_child() {
+    if fds::is_known(fd) && !this_process::is_vfork_child() {
+        end_if_last(fd);
         forget(fd);
     }
     // SAFETY: the program's own argument.
@@ -187,10 +203,13 @@ pub fn close(fd: c_int) -> c_int {
 /// `close_range`, around the descriptor that is ours.
 pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
-    if first <= last && !only_marks && !process::is_vfork_child() {
+    if first <= last && !only_marks && !this_process::is_vfork_child() {
         let low = c_int::try_from(first).unwrap_or(c_int::MAX);
         let high = c_int::try_from(last).unwrap_or(c_int::MAX);
-        fds::for_each(low, high, |fd, _| forget(fd));
+        fds::for_each(low, high, |fd, _| {
+            end_if_last(fd);
+            forget(fd);
+        });
     }
     let range = |first, last| {
         if first > last {
@@ -225,10 +244,10 @@ pub fn closefrom(first: c_int) {
 
 /// `fd` was duplicated as `copy`.
 pub fn duplicated(fd: c_int, copy: c_int) {
-    if process::is_vfork_child() {
+    if this_process::is_vfork_child() {
         // For the program that it is about to execute. The table is the parent's, and stays.
         if let Some(conn) = conn::get(fd) {
-            export(&conn, Reason::Shared);
+            export::export(&conn, Reason::Shared);
         }
         return;
     }
@@ -238,10 +257,10 @@ pub fn duplicated(fd: c_int, copy: c_int) {
     match fds::get(fd) {
         Entry::Other => renamed(copy, Entry::Other),
         Entry::Socket => renamed(copy, Entry::Socket),
-        entry @ (Entry::Conn { index, generation } | Entry::Settled { index, generation }) => {
+        entry @ (Entry::Conn { index, generation } | Entry::Bypassed { index, generation }) => {
             renamed(copy, Entry::Other);
             if let Some(conn) = conn::from_entry(fd, index, generation) {
-                conn::add_descriptor(&conn, entry, copy);
+                tracking::add_descriptor(&conn, entry, copy);
             }
         }
         Entry::Epoll { index } => {
@@ -250,144 +269,21 @@ pub fn duplicated(fd: c_int, copy: c_int) {
         }
         Entry::Ring { index } => {
             renamed(copy, Entry::Other);
-            uring::add_descriptor(index, copy);
+            rings::add_descriptor(index, copy);
         }
     }
 }
 
 /// Before dup2 or dup3 onto `target`, which closes what is there.
 pub fn before_replace(fd: c_int, target: c_int) {
-    if fd == target || target < 0 || process::is_vfork_child() {
+    if fd == target || target < 0 || this_process::is_vfork_child() {
         return;
     }
     link::make_way(target);
     // SAFETY: F_GETFD takes and returns numbers; a bad source makes the call fail and leaves
     // the target alone.
     if fds::is_known(target) && unsafe { (real().fcntl)(fd, libc::F_GETFD, 0) } >= 0 {
+        end_if_last(target);
         forget(target);
-    }
-}
-
-/// All exports of one call together wait this long for peers that do not answer, and one of them
-/// at most this long: awake peers answer within microseconds.
-const FETCH_NS_MAX: u64 = 200_000_000;
-const FETCH_ONE_NS_MAX: u64 = 20_000_000;
-const FETCH_AT_ONCE_NS_MAX: u64 = 1_000_000;
-
-/// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
-/// what the peer has put into the ring already is fetched first, if the peer answers. False if
-/// it did not: only this process and its forks can read these bytes.
-pub fn export(conn: &Conn, reason: Reason) -> bool {
-    let before = errno();
-    conn.pin(reason);
-    let fetched = fetch(conn, now_ns() + FETCH_NS_MAX);
-    if fetched != Fetched::All {
-        log!(
-            Warn,
-            "fd {}: unread bytes stay in the ring, the peer did not take them back",
-            conn.fd
-        );
-    }
-    set_errno(before);
-    fetched == Fetched::All && !conn.end.has_gap()
-}
-
-/// The same where there is something to do about bytes that are left, so that only a peer that is
-/// awake is waited for.
-pub fn export_at_once(conn: &Conn, reason: Reason) -> bool {
-    let before = errno();
-    conn.pin(reason);
-    let fetched = fetch(conn, now_ns() + FETCH_AT_ONCE_NS_MAX);
-    set_errno(before);
-    fetched == Fetched::All && !conn.end.has_gap()
-}
-
-/// The same for whatever `fd` is, where it was not done before. False if bytes are left that the
-/// kernel does not have.
-pub fn leave_to_kernel(fd: c_int, reason: Reason) -> bool {
-    match conn::get(fd) {
-        Some(conn) if conn.end.is_pinned() && conn.is_empty() => !conn.end.has_gap(),
-        Some(conn) => export(&conn, reason),
-        None => true,
-    }
-}
-
-fn fetch(conn: &Conn, deadline_ns: u64) -> Fetched {
-    recall::fetch(conn.end, conn.generation, conn.fd, deadline_ns, &mut || {
-        // The peer may be an end of this very process, perhaps of this very thread.
-        fds::for_each(0, c_int::MAX, |fd, entry| {
-            if let Entry::Conn { index, generation } = entry
-                && index != conn.index
-                && let Some(other) = conn::from_entry(fd, index, generation)
-            {
-                recall::look(other.end, generation, fd);
-            }
-        });
-    })
-}
-
-/// Exports every tracked connection for which `concerned` holds. `left` is called for those,
-/// and for those exported before, of which bytes stay with this process: how many, if the
-/// sender has finished its last write.
-pub fn export_all(
-    reason: Reason,
-    concerned: impl Fn(c_int) -> bool,
-    left: &mut dyn FnMut(&Conn, Option<usize>),
-) {
-    let before = errno();
-    let each = |action: &mut dyn FnMut(&Conn)| {
-        fds::for_each(0, c_int::MAX, |fd, entry| {
-            if let Entry::Conn { index, generation } = entry
-                && let Some(conn) = conn::from_entry(fd, index, generation)
-            {
-                action(&conn);
-            }
-        });
-    };
-    each(&mut |conn| {
-        if concerned(conn.fd) {
-            conn.pin(reason);
-        }
-    });
-    let deadline_ns = now_ns() + FETCH_NS_MAX;
-    each(&mut |conn| {
-        let has_gap = conn.end.has_gap();
-        if !conn.end.is_pinned() || !has_gap && conn.is_empty() || !conn.is_first_name() {
-            return;
-        }
-        match fetch(conn, deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX)) {
-            Fetched::All if !has_gap => {}
-            Fetched::All | Fetched::Unfinished => left(conn, None),
-            Fetched::Left(unread) => left(conn, Some(unread)),
-        }
-    });
-    set_errno(before);
-}
-
-impl Conn {
-    /// Whether ring bytes are left, and nobody is about to add to them.
-    pub fn has_settled_bytes(&self) -> bool {
-        let is_in_flight = |into: Direction| into.is_write_in_flight();
-        !self.end.incoming().is_some_and(is_in_flight)
-            && self.end.unread_ring_bytes(self.generation, self.fd) > 0
-    }
-
-    /// Whether there is nothing to fetch: the ring is empty, and stays so.
-    pub fn is_empty(&self) -> bool {
-        self.end.unread_ring_bytes(self.generation, self.fd) == 0
-            && !self
-                .end
-                .incoming()
-                .is_some_and(|into| into.is_write_in_flight())
-    }
-
-    /// Whether no lower descriptor of this process names the connection.
-    fn is_first_name(&self) -> bool {
-        let mut first = true;
-        fds::for_each(0, self.fd - 1, |_, entry| {
-            let (index, generation) = (self.index, self.generation);
-            first &= entry != Entry::Conn { index, generation };
-        });
-        first
     }
 }

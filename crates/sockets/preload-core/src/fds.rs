@@ -18,7 +18,7 @@ pub enum Entry {
     Conn { index: u32, generation: u32 },
     /// A tracked connection that stays the kernel's alone: hooks leave it alone, and only its
     /// record is kept.
-    Settled { index: u32, generation: u32 },
+    Bypassed { index: u32, generation: u32 },
     /// An epoll instance that we know: its number.
     Epoll { index: u32 },
     /// An io_uring that we see into: its number.
@@ -26,10 +26,10 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The record of a tracked connection, settled or not, and the life it is in.
+    /// The record of a tracked connection, bypassed or not, and the life it is in.
     pub fn record(self) -> Option<(u32, u32)> {
         match self {
-            Entry::Conn { index, generation } | Entry::Settled { index, generation } => {
+            Entry::Conn { index, generation } | Entry::Bypassed { index, generation } => {
                 Some((index, generation))
             }
             _ => None,
@@ -41,7 +41,7 @@ const KIND_BITS: u64 = 3;
 const KIND_SOCKET: u64 = 1;
 const KIND_CONN: u64 = 2;
 const KIND_EPOLL: u64 = 3;
-const KIND_SETTLED: u64 = 4;
+const KIND_BYPASSED: u64 = 4;
 const KIND_RING: u64 = 5;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -85,7 +85,7 @@ fn decode(word: u64) -> Entry {
             index,
             generation: (word >> 32) as u32,
         },
-        KIND_SETTLED => Entry::Settled {
+        KIND_BYPASSED => Entry::Bypassed {
             index,
             generation: (word >> 32) as u32,
         },
@@ -103,7 +103,7 @@ fn encode(entry: Entry) -> u64 {
         Entry::Other => 0,
         Entry::Socket => KIND_SOCKET,
         Entry::Conn { index, generation } => KIND_CONN | record(index, generation),
-        Entry::Settled { index, generation } => KIND_SETTLED | record(index, generation),
+        Entry::Bypassed { index, generation } => KIND_BYPASSED | record(index, generation),
         Entry::Epoll { index } => KIND_EPOLL | record(index, 0),
         Entry::Ring { index } => KIND_RING | record(index, 0),
     }
@@ -185,7 +185,7 @@ mod tests {
                 index: 65_535,
                 generation: u32::MAX,
             },
-            Entry::Settled {
+            Entry::Bypassed {
                 index: 7,
                 generation: 9,
             },

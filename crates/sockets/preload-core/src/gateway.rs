@@ -19,11 +19,11 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::io::LOWEST_ADDRESS;
+use crate::memory::LOWEST_ADDRESS;
 use crate::raw_address::RawAddress;
 
+mod client_addresses;
 pub(crate) mod daemon;
-mod faces;
 mod listeners;
 
 use listeners::{Known, Listener};
@@ -32,14 +32,14 @@ use listeners::{Known, Listener};
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// How long it may take where the program waits for something else: a server that never blocks is
 /// inside `accept`.
-const ANSWER_IN_ACCEPT_MAX: Duration = Duration::from_millis(if cfg!(test) { 3_000 } else { 500 });
+const ANSWER_IN_ACCEPT_MAX: Duration = Duration::from_millis(500);
 /// A socket that is not published is asked about again after this time at the earliest.
 const ASK_AGAIN_NS: u64 = if cfg!(test) { 3_600 } else { 1 } * 1_000_000_000;
 
-/// A gateway's connection whose preface does not come in so many milliseconds is given up. It is
+/// A gateway's connection whose preface does not come in this time is given up. It is
 /// accepted when its first bytes are there (`TCP_DEFER_ACCEPT`), so this is for a gateway that
 /// was stopped in between. Who accepts does nothing else meanwhile.
-const PREFACE_MS_MAX: u64 = if cfg!(test) { 3_000 } else { 50 };
+const PREFACE_MAX: Duration = Duration::from_millis(if cfg!(test) { 3_000 } else { 50 });
 
 /// Seconds that the kernel holds back a connection on which nothing was said, for a client that
 /// reaches the published port past the gateway and waits for the server to speak first.
@@ -73,7 +73,7 @@ pub fn init() {
     if set_names(gateway, path).is_none() {
         return;
     }
-    faces::init();
+    client_addresses::init();
     listeners::init();
     IS_ON.store(true, Ordering::Release);
 }
@@ -111,8 +111,8 @@ pub(crate) fn names() -> Option<&'static Names> {
 }
 
 /// From now on the connection looks like that.
-pub(crate) fn set_face(fd: c_int, face: &Face) {
-    faces::set(fd, face);
+pub(crate) fn set_client_addresses(fd: c_int, addresses: &ClientAddresses) {
+    client_addresses::set(fd, addresses);
 }
 
 /// `listen` has succeeded for a TCP socket: it is published. The answer is `listen`'s. A socket
@@ -234,17 +234,17 @@ pub unsafe fn accept(
         if got < 0 {
             return got;
         }
-        faces::forget(got);
+        client_addresses::forget(got);
         let before = errno();
         let outcome = meet(fd, got);
         set_errno(before);
         match outcome {
             Meeting::Direct => return got,
-            Meeting::For(face) => {
-                faces::set(got, &face);
+            Meeting::For(addresses) => {
+                client_addresses::set(got, &addresses);
                 if !address.is_null() {
                     // SAFETY: the program's own arguments, which the kernel has written to.
-                    unsafe { write_address(got, face.client, address, room) };
+                    unsafe { write_address(got, addresses.client, address, room) };
                 }
                 return got;
             }
@@ -263,7 +263,7 @@ pub unsafe fn accept(
 enum Meeting {
     /// Nobody's: a client that came past the gateway.
     Direct,
-    For(Face),
+    For(ClientAddresses),
     Failed(&'static str),
 }
 
@@ -283,7 +283,7 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
         return Meeting::Direct;
     }
     let mut bytes = [0; PREFACE_BYTES];
-    if let Err(outcome) = await_preface(got, &mut bytes) {
+    if let Err(outcome) = await_preface(got, &mut bytes, PREFACE_MAX) {
         return outcome;
     }
     let carrier = Carrier { from, to };
@@ -292,7 +292,7 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
             if receive(got, &mut bytes, 0) != Ok(PREFACE_BYTES) {
                 return Meeting::Failed("what it says cannot be taken off");
             }
-            Meeting::For(Face {
+            Meeting::For(ClientAddresses {
                 carrier: from,
                 client: preface.client,
                 outside: preface.outside,
@@ -303,9 +303,13 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
     }
 }
 
-/// Waits for all bytes of a preface, and leaves them where they are.
-fn await_preface(got: c_int, bytes: &mut [u8; PREFACE_BYTES]) -> Result<(), Meeting> {
-    let until = Instant::now() + Duration::from_millis(PREFACE_MS_MAX);
+/// Waits for all bytes of a preface, up to `limit`, and leaves them where they are.
+fn await_preface(
+    got: c_int,
+    bytes: &mut [u8; PREFACE_BYTES],
+    limit: Duration,
+) -> Result<(), Meeting> {
+    let until = Instant::now() + limit;
     let mut before = None;
     let outcome = loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -320,7 +324,7 @@ fn await_preface(got: c_int, bytes: &mut [u8; PREFACE_BYTES]) -> Result<(), Meet
             break Err(Meeting::Failed("it does not say whom it is for"));
         }
         if before.is_none() {
-            // With a part of it the socket would be readable all the time.
+            // With a part of the preface the socket would be readable all the time.
             before = low_water(got);
             set_low_water(got, PREFACE_BYTES as c_int);
         }
@@ -388,9 +392,9 @@ pub unsafe fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
         let room = room(len);
         let result = (real().getpeername)(fd, address, len);
         if result == 0
-            && let Some(face) = faces::get(fd)
+            && let Some(addresses) = client_addresses::get(fd)
         {
-            write_address(fd, face.client, address, room);
+            write_address(fd, addresses.client, address, room);
         }
         result
     }
@@ -401,15 +405,15 @@ pub unsafe fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 /// # Safety
 /// As getsockname(2).
 pub unsafe fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the program's own arguments; they are good where the kernel has written to them.
     unsafe {
         let room = room(len);
         let result = (real().getsockname)(fd, address, len);
         if result == 0
-            && let Some(face) = faces::get(fd)
-            && face.outside.port() != 0
+            && let Some(addresses) = client_addresses::get(fd)
+            && addresses.outside.port() != 0
         {
-            write_address(fd, face.outside, address, room);
+            write_address(fd, addresses.outside, address, room);
         }
         result
     }
@@ -417,9 +421,9 @@ pub unsafe fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t
 
 /// `fd` was duplicated as `copy`.
 pub fn duplicated(fd: c_int, copy: c_int) {
-    match faces::get(fd) {
-        Some(face) => faces::set(copy, &face),
-        None => faces::forget(copy),
+    match client_addresses::get(fd) {
+        Some(addresses) => client_addresses::set(copy, &addresses),
+        None => client_addresses::forget(copy),
     }
 }
 
@@ -443,7 +447,7 @@ unsafe fn write_address(fd: c_int, value: SocketAddr, address: *mut sockaddr, ro
 
 /// What a connection looks like to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Face {
+pub(crate) struct ClientAddresses {
     /// Its real peer, by which a socket that was connected anew is recognised.
     pub carrier: SocketAddr,
     /// What `getpeername` says.

@@ -5,23 +5,21 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
-use crate::real::{errno, real};
-use crate::{epoll, link, to_c};
+use crate::memory::LOWEST_ADDRESS;
+use crate::real::{cancellation_point, errno, real};
+use crate::{epoll, messages, to_c};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
-use sluice_lane::{Piece, boards, receive, send};
+use sluice_lane::{Piece, parking, receive, send};
 use sluice_sys::errno::Errno;
 
 /// Pieces of a `readv` that go to the kernel in one call when it does not get the whole.
 const PARTS_MAX: usize = 64;
 /// The kernel refuses calls with more pieces (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
-/// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
-/// refuse.
-pub const LOWEST_ADDRESS: usize = 4096;
 
 /// Flags with which a read is the kernel's alone, and the connection stays on TCP.
 const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
@@ -33,18 +31,6 @@ const SHORT_WAY_FLAGS: c_int = libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_MORE
     | libc::MSG_CMSG_CLOEXEC;
-
-unsafe extern "C" {
-    /// Ends the thread if somebody has cancelled it.
-    safe fn pthread_testcancel();
-}
-
-/// Most calls that can block are cancellation points, whether they block or not (pthreads(7)).
-/// The C library's are, but rings answer without them.
-#[inline]
-pub(crate) fn cancellation_point() {
-    pthread_testcancel();
-}
 
 fn part(address: *const c_void, len: usize) -> [iovec; 1] {
     [iovec {
@@ -136,7 +122,7 @@ fn read_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
-    link::check_mail();
+    messages::check();
     if flags & !SHORT_WAY_FLAGS == 0 {
         let wanted = sluice_lane::parts_bytes(parts);
         let call = || from_c(received(whole(flags)));
@@ -221,7 +207,7 @@ fn write_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
-    link::check_mail();
+    messages::check();
     if flags & !SHORT_WAY_FLAGS == 0 {
         let call = || from_c(whole(flags));
         if let Some(result) = conn.end.write_patiently(conn.generation, call) {
@@ -289,14 +275,14 @@ fn write_parts(
 
 /// What a call returned that wrote through the kernel, to a descriptor that is none of ours.
 pub fn written<T>(result: T) -> T {
-    boards::count_kernel_transfer();
+    parking::count_kernel_transfer();
     result
 }
 
 /// What a call returned that read through the kernel.
 pub fn received<T: Default + PartialOrd>(result: T) -> T {
     if result > T::default() {
-        boards::count_kernel_transfer();
+        parking::count_kernel_transfer();
     }
     result
 }
@@ -321,7 +307,7 @@ fn note_written(conn: &Conn, parts: &[iovec], flags: c_int, result: Result<usize
 pub unsafe fn read(conn: &Conn, buffer: *mut c_void, len: usize) -> isize {
     let fd = conn.fd;
     if len == 0 {
-        // Nothing to read and nothing to wait for, unlike a recv of nothing.
+        // There is nothing to read and nothing to wait for, unlike with a recv of nothing.
         // SAFETY: the program's own arguments.
         return unsafe { (real().read)(fd, buffer, len) };
     }
@@ -399,7 +385,7 @@ unsafe fn readv_with(conn: &Conn, parts: *const iovec, count: c_int, flags: c_in
         message.msg_iovlen = count as usize;
         (real().recvmsg)(fd, &raw mut message, flags)
     };
-    // SAFETY: as above.
+    // SAFETY: the program's own array of `count` parts.
     match unsafe { parts_of(parts, count as isize) } {
         // As with `read`.
         Some(parts) if sluice_lane::parts_bytes(parts) > 0 => {
@@ -432,7 +418,7 @@ unsafe fn writev_with(conn: &Conn, parts: *const iovec, count: c_int, flags: c_i
         message.msg_iovlen = count as usize;
         (real().sendmsg)(fd, &raw const message, flags)
     };
-    // SAFETY: as above.
+    // SAFETY: the program's own array of `count` parts.
     match unsafe { parts_of(parts, count as isize) } {
         Some(parts) => to_c(write_parts(conn, parts, flags, whole)),
         None => whole(0),
@@ -568,7 +554,7 @@ pub unsafe fn recvmsg(conn: &Conn, message: *mut msghdr, flags: c_int) -> isize 
     if (message as usize) < LOWEST_ADDRESS {
         return whole(flags);
     }
-    // SAFETY: as above.
+    // SAFETY: the program's own message, and the parts that it names.
     let Some(parts) = (unsafe { parts_of((*message).msg_iov, (*message).msg_iovlen as isize) })
     else {
         return whole(flags);
@@ -579,7 +565,8 @@ pub unsafe fn recvmsg(conn: &Conn, message: *mut msghdr, flags: c_int) -> isize 
         whole(flags)
     });
     if result.is_ok() && !by_kernel {
-        // SAFETY: as above. Ring bytes come without address and control messages.
+        // SAFETY: the program's own message, which recvmsg(2) writes. Ring bytes come without
+        // address and control messages.
         unsafe {
             (*message).msg_namelen = 0;
             (*message).msg_controllen = 0;
@@ -599,7 +586,7 @@ pub unsafe fn sendmsg(conn: &Conn, message: *const msghdr, flags: c_int) -> isiz
     if (message as usize) < LOWEST_ADDRESS {
         return whole(flags);
     }
-    // SAFETY: as above.
+    // SAFETY: the program's own message, and the parts that it names.
     let (parts, has_control) = unsafe {
         (
             parts_of((*message).msg_iov, (*message).msg_iovlen as isize),
@@ -687,7 +674,11 @@ pub unsafe fn recvmmsg(
             got
         };
         if got < 0 {
-            return if done > 0 { done as c_int } else { -1 };
+            if done == 0 {
+                return -1;
+            }
+            conn.end.keep_error(Errno(errno()));
+            return done as c_int;
         }
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {

@@ -3,7 +3,7 @@
 //! records back.
 
 use crate::conn::{self, Conn, for_each};
-use crate::{children, fds, process, stats};
+use crate::{children, fds, stats, this_process, tracking};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
 
@@ -21,20 +21,21 @@ fn left(index: u32) -> (&'static AtomicU64, u64) {
 /// The process ends. Connections that nobody else holds go with a process that has an end table
 /// for itself.
 pub fn at_exit() {
-    if !process::is_itself() {
+    if !this_process::is_itself() {
         return;
     }
-    let gives_back = process::is_forked() && !process::is_sandboxed();
+    let gives_back = this_process::is_forked() && !this_process::is_sandboxed();
     for_each(i32::MAX, |conn| {
         if conn.end.refs() > 1 {
             fds::take(conn.fd);
             children::note_fewer(conn);
+            tracking::leave_announcement(conn);
             conn.end.drop_ref();
         } else if gives_back {
             // What another destructor still writes is the kernel's, behind the ring.
             conn.end.pin_tx(conn.generation);
             fds::take(conn.fd);
-            conn::let_go(conn);
+            tracking::let_go(conn);
         }
     });
 }
@@ -46,7 +47,7 @@ pub fn at_exit() {
 /// A record that nobody else holds goes back to the table of the parent. Should the program not
 /// be executed, the connection is the kernel's: its descriptors name a life that is over.
 pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
-    if !process::is_itself() {
+    if !this_process::is_itself() {
         return;
     }
     for_each(i32::MAX, |conn| {
@@ -60,7 +61,7 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
             word.fetch_or(bit, Ordering::Relaxed);
         } else if stays(conn) {
             children::note_all(conn, known);
-        } else if process::is_forked() {
+        } else if this_process::is_forked() {
             stats::add_last(conn);
             conn::retire(conn);
         }
@@ -70,7 +71,7 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
 /// The program could not be executed: what [`before_exec`] gave to others is held again, unless
 /// these have let go of it meanwhile.
 pub fn after_failed_exec() {
-    if !process::is_itself() {
+    if !this_process::is_itself() {
         return;
     }
     for_each(i32::MAX, |conn| {

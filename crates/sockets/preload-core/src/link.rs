@@ -1,13 +1,15 @@
-//! The connection with sluiced: hello, announcements and the mail with lanes.
+//! The connection with sluiced: hello, announcements and the messages with lanes.
 //!
 //! Everything is one non-blocking system call a message. Without a daemon one attempt fails
 //! and the next is made much later; connections stay on TCP.
 #![allow(unsafe_code)]
 
-use crate::conn::{self, Conn};
+use crate::conn::{self, Conn, from_entry};
+use crate::fds::{self, Entry};
 use crate::lock::SpinLock;
 use crate::mapped::Mapped;
-use crate::{fds, log, process};
+use crate::postponed::Postponed;
+use crate::{children, ends, log, machine, this_process};
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -16,40 +18,39 @@ use sluice_control::message::{
     Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon, hello_flag,
 };
 use sluice_lane::clock::now_ns;
-use sluice_lane::end::{self, Assignment};
+use sluice_lane::end::{self, Assignment, State};
 use sluice_lane::reason::Reason;
-use sluice_lane::table::{EndTable, table_bytes};
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::mapping::{Access, Mapping};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
+use sluice_sys::raw;
 use sluice_sys::unix::{self, Fd};
-use sluice_sys::{raw, tcp};
 
 /// Time between attempts to reach a daemon, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 /// The same after one that is not to be trusted.
 const DISTRUST_NS: u64 = 60 * RETRY_NS;
-/// Messages taken at one time.
-const MAIL_MAX: u32 = 256;
 /// Messages taken under one lock.
-const MAIL_BATCH: usize = 16;
+pub const BATCH_MESSAGES: usize = 16;
 
-/// A page that nobody writes, in place of a mailbox.
-static NO_MAIL: AtomicU32 = AtomicU32::new(0);
-/// The mailbox of a sluiced that was lost: its lanes to other hosts are to be looked after.
-static LOST_MAIL: AtomicU32 = AtomicU32::new(1);
-static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(&raw const NO_MAIL as *mut AtomicU32);
+/// A page that nobody writes, in place of an event flag.
+static NO_MESSAGES: AtomicU32 = AtomicU32::new(0);
+/// The event flag of a sluiced that was lost: its lanes to other hosts are to be looked after.
+static LOST_DAEMON: AtomicU32 = AtomicU32::new(1);
+static EVENT_FLAG: AtomicPtr<AtomicU32> = AtomicPtr::new(&raw const NO_MESSAGES as *mut AtomicU32);
 /// The hidden descriptor and its inode, for the close hooks; -1 without one.
 static HIDDEN_FD: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Whether sluiced knows this process.
 static LINKED: AtomicBool = AtomicBool::new(false);
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
-static BOARD: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static PARKING: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Lanes that were taken from the mail and are not attached yet; changed upwards under the lock
+/// Lanes that were taken from the messages and are not attached yet; changed upwards under the lock
 /// of the link.
 static ATTACHING: AtomicU32 = AtomicU32::new(0);
+/// Threads that look after what a lost sluiced has carried; changed upwards under the lock of the link.
+static LOSING: AtomicU32 = AtomicU32::new(0);
 
 struct Link {
     /// The control socket's inode: whoever closed our descriptor may have reused its number.
@@ -59,7 +60,10 @@ struct Link {
     client: Option<u32>,
     /// A sluiced that knew this process, or the one it was forked from, is gone.
     has_lost_one: bool,
+    /// One is gone, and what it carried is not looked after yet.
+    has_loss: bool,
     mapped: Mapped,
+    postponed: Postponed,
     socket_path: [u8; 108],
     socket_path_len: usize,
     program: [u8; ProgramName::BYTES],
@@ -70,7 +74,9 @@ static LINK: SpinLock<Link> = SpinLock::new(Link {
     fd: -1,
     client: None,
     has_lost_one: false,
+    has_loss: false,
     mapped: Mapped::new(),
+    postponed: Postponed::new(),
     socket_path: [0; 108],
     socket_path_len: 0,
     program: [0; ProgramName::BYTES],
@@ -78,7 +84,7 @@ static LINK: SpinLock<Link> = SpinLock::new(Link {
 
 /// Remembers where the daemon is. Without `SLUICE_SOCKET` there is none.
 pub fn init(socket: Option<&CStr>, program: &[u8]) {
-    sluice_lane::wait::set_carrier_check(check_daemon);
+    children::set_release(release);
     let Some(mut link) = LINK.try_lock() else {
         return;
     };
@@ -93,11 +99,11 @@ pub fn init(socket: Option<&CStr>, program: &[u8]) {
     }
 }
 
-/// The board on which this process announces the sleep of its epoll instances.
-pub fn board() -> Option<Board> {
-    let base = NonNull::new(BOARD.load(Ordering::Acquire))?;
+/// The parking table in which this process announces the sleep of its epoll instances.
+pub fn parking() -> Option<ParkingTable> {
+    let base = NonNull::new(PARKING.load(Ordering::Acquire))?;
     // SAFETY: `hello` stored a mapping that is never undone.
-    Some(unsafe { Board::from_raw(base) })
+    Some(unsafe { ParkingTable::from_raw(base) })
 }
 
 /// The number of the descriptor that is ours and not the program's.
@@ -110,7 +116,7 @@ pub fn hidden_fd() -> Option<i32> {
 
 /// Makes sure that sluiced knows this process, if there is one; one cheap attempt a second.
 pub fn meet() {
-    if LINKED.load(Ordering::Relaxed) || process::is_confined() {
+    if is_known() || this_process::is_confined() {
         return;
     }
     let now = now_ns();
@@ -134,10 +140,15 @@ pub fn meet() {
     }
 }
 
+/// Whether sluiced knows this process.
+pub fn is_known() -> bool {
+    LINKED.load(Ordering::Relaxed)
+}
+
 /// Whether sluiced knows this process, or does now: see [`meet`].
 pub fn has_daemon() -> bool {
     meet();
-    LINKED.load(Ordering::Relaxed)
+    is_known()
 }
 
 /// Gives sluiced a connection to match, where [`has_daemon`] says that there is one. False if it has
@@ -186,15 +197,15 @@ pub fn announce(conn: &Conn) -> bool {
 }
 
 /// Asks sluiced whether the other end of an announced connection may still be announced. The
-/// answer, if it is no, comes by mail.
-pub fn ask_to_settle(conn: &Conn) {
+/// answer, if it is no, comes as a message.
+pub fn ask_for_peer(conn: &Conn) {
     let Some(mut link) = LINK.try_lock() else {
         return;
     };
     if link.fd < 0 || !link.is_ours() {
         return;
     }
-    let message = ToDaemon::Settle {
+    let message = ToDaemon::AskPeer {
         end: conn.index,
         generation: conn.generation,
     };
@@ -225,100 +236,137 @@ pub fn release(index: u32, generation: u32) {
     }
 }
 
-/// Takes lanes that sluiced assigned, if there is mail.
+/// The word by which sluiced says that it has written something.
+#[derive(Clone, Copy)]
+pub struct EventFlag(&'static AtomicU32);
+
+/// The event flag of the sluiced that knows this process, or one in its place.
 #[inline]
-pub fn check_mail() {
+pub fn event_flag() -> EventFlag {
     // SAFETY: the pointer is to a static or to a mapping that is never undone.
-    let word = unsafe { &*MAILBOX.load(Ordering::Relaxed) };
-    if word.load(Ordering::Relaxed) != 0 {
-        take_mail(word);
+    EventFlag(unsafe { &*EVENT_FLAG.load(Ordering::Relaxed) })
+}
+
+impl EventFlag {
+    /// Whether there is something to take.
+    #[inline]
+    pub fn is_up(self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Puts it up, as more may wait.
+    pub fn put_up(self) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+
+    /// Takes a batch of messages; how many there were. For each lane among them [`attached`] is to be
+    /// called.
+    pub fn take_messages(self, incoming: &mut Batch) -> usize {
+        let Some(mut link) = LINK.try_lock() else {
+            return 0;
+        };
+        if link.fd < 0 || LOSING.load(Ordering::Acquire) != 0 {
+            return 0;
+        }
+        if !link.is_ours() {
+            link.forget();
+            return 0;
+        }
+        self.0.store(0, Ordering::SeqCst);
+        // What comes may need the room, and after it nothing may come for long.
+        link.sweep();
+        let count = link.receive(incoming);
+        link.sweep();
+        count
     }
 }
 
-/// Looks whether sluiced is still there. A sluiced that has gone rings nobody, so a process with
-/// announced connections would wait for the lanes of a dead one.
-#[cold]
-pub fn check_daemon() {
-    if LINKED.load(Ordering::Relaxed) {
-        // SAFETY: as in `check_mail`.
-        take_mail(unsafe { &*MAILBOX.load(Ordering::Relaxed) });
+/// Where sluiced was lost, looks after what it carried; whether it was. No lane of the next one is taken meanwhile. The
+/// link's lock is not held: connections' own are waited for, and handlers on top of them may wait for the link's.
+pub fn see_to_loss() -> bool {
+    {
+        let Some(mut link) = LINK.try_lock() else {
+            return false;
+        };
+        if !core::mem::take(&mut link.has_loss) {
+            return false;
+        }
+        LOSING.fetch_add(1, Ordering::Relaxed);
+        // The flag of the next one stays.
+        if core::ptr::eq(event_flag().0, &raw const LOST_DAEMON) {
+            EVENT_FLAG.store(&raw const NO_MESSAGES as *mut AtomicU32, Ordering::Relaxed);
+        }
     }
-    check_mail();
+    conn::lose_carrier();
+    LOSING.fetch_sub(1, Ordering::Release);
+    true
 }
 
-#[cold]
-fn take_mail(word: &AtomicU32) {
-    if process::is_confined() || crate::lock::is_any_held() {
-        return;
+/// A lane that was taken is attached, or cannot be.
+pub fn attached() {
+    ATTACHING.fetch_sub(1, Ordering::Release);
+}
+
+/// Keeps a lane that this process cannot take while another one has the connection, too.
+pub fn postpone(lane: &Lane) {
+    if let Some(mut link) = LINK.lock() {
+        link.postponed.keep(lane);
     }
-    if core::ptr::eq(word, &raw const LOST_MAIL) {
-        MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
-        conn::lose_carrier();
-        return;
-    }
-    for _ in 0..MAIL_MAX / MAIL_BATCH as u32 {
-        let mut mail = [None; MAIL_BATCH];
-        let count = receive_mail(word, &mut mail);
-        // Without the lock: both take those of epoll instances.
-        for mail in mail.iter().flatten() {
-            match mail {
-                Mail::Lane(lane, assignment) => {
-                    conn::attach(lane, *assignment);
-                    ATTACHING.fetch_sub(1, Ordering::Release);
-                }
-                Mail::Unusable(lane, reason) => conn::go_without(lane, *reason),
-                Mail::NoPeer { end, generation } => conn::settle(*end, *generation),
-            }
-        }
-        if count < MAIL_BATCH {
-            return;
-        }
-    }
-    // More may wait.
-    word.store(1, Ordering::SeqCst);
+}
+
+/// Takes a lane that was postponed, with its memory. [`attached`] is to be called for it.
+pub fn take_postponed(conn: &Conn) -> Option<(Lane, Assignment)> {
+    let mut link = LINK.try_lock()?;
+    let lane = link.postponed.take(conn.index, conn.generation)?;
+    // Its memory came with it, or before.
+    let assignment = link.assignment(&lane, [None, None])?;
+    ATTACHING.fetch_add(1, Ordering::Relaxed);
+    Some((lane, assignment))
+}
+
+/// Forgets a postponed lane. Whether there was one.
+pub fn give_back_postponed(conn: &Conn) -> bool {
+    LINK.lock().is_some_and(|mut link| {
+        let lane = link.postponed.take(conn.index, conn.generation);
+        lane.is_some()
+    })
 }
 
 /// What sluiced wrote about one connection.
 #[derive(Clone, Copy)]
-enum Mail {
+pub enum Incoming {
+    /// A lane, whose memory is mapped.
     Lane(Lane, Assignment),
+    /// A lane that this process cannot take, and why.
     Unusable(Lane, Reason),
+    /// Nobody has the other end of the connection with this record and generation.
     NoPeer { end: u32, generation: u32 },
 }
 
-/// Takes a batch of messages; how many there were.
-fn receive_mail(word: &AtomicU32, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usize {
-    let Some(mut link) = LINK.try_lock() else {
-        return 0;
-    };
-    if link.fd < 0 || !link.is_ours() {
-        link.forget();
-        return 0;
-    }
-    word.store(0, Ordering::SeqCst);
-    // What comes may need the room, and after it nothing may come for long.
-    link.sweep();
-    let count = link.receive(mail);
-    link.sweep();
-    count
-}
+/// Messages that are taken under one lock.
+pub type Batch = [Option<Incoming>; BATCH_MESSAGES];
 
 /// In a forked child: the connection is the parent's, so this process gets one of its own, over
 /// the inherited one, which works even after chroot and setuid.
 pub fn after_fork() {
     LINK.force_open();
     ATTACHING.store(0, Ordering::Relaxed);
+    let was_losing = LOSING.swap(0, Ordering::Relaxed) != 0;
     LINKED.store(false, Ordering::Relaxed);
-    MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
-    BOARD.store(core::ptr::null_mut(), Ordering::Relaxed);
+    EVENT_FLAG.store(&raw const NO_MESSAGES as *mut AtomicU32, Ordering::Relaxed);
+    PARKING.store(core::ptr::null_mut(), Ordering::Relaxed);
     RETRY_AT_NS.store(0, Ordering::Relaxed);
     let Some(mut link) = LINK.try_lock() else {
         return;
     };
+    link.has_loss |= was_losing;
+    if link.has_loss {
+        EVENT_FLAG.store(&raw const LOST_DAEMON as *mut AtomicU32, Ordering::Relaxed);
+    }
     if link.fd < 0 {
         return;
     }
-    // Kept under its number until the first tracked connection needs a daemon.
+    // The connection is kept under its number until the first tracked connection needs a daemon.
     link.mark_inherited();
 }
 
@@ -360,6 +408,7 @@ impl Link {
     fn connect(&mut self) -> Result<(), Errno> {
         // What a parent or an earlier sluiced assigned.
         self.mapped.peer_gone(None);
+        self.postponed.forget_all();
         let inherited = self.take_inherited();
         let is_introduced = inherited.is_some();
         let client = match inherited {
@@ -376,15 +425,15 @@ impl Link {
                 client
             }
         };
-        let mailbox = memfd::create(c"sluice-mailbox")?;
-        memfd::set_len(mailbox.raw(), memfd::WORD_PAGE_BYTES as u64)?;
-        memfd::add_seals(mailbox.raw(), SEAL_SHRINK)?;
-        let mail = Mapping::shared(mailbox.raw(), memfd::WORD_PAGE_BYTES, Access::ReadWrite)?;
-        let board = memfd::create(c"sluice-board")?;
-        memfd::set_len(board.raw(), BOARD_BYTES as u64)?;
-        let board_memory = Mapping::shared(board.raw(), BOARD_BYTES, Access::ReadWrite)?;
-        memfd::add_seals(board.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
-        let (table, is_whole) = conn::table_file()?;
+        let event_flag = memfd::create(c"sluice-event-flag")?;
+        memfd::set_len(event_flag.raw(), memfd::WORD_PAGE_BYTES as u64)?;
+        memfd::add_seals(event_flag.raw(), SEAL_SHRINK)?;
+        let page = Mapping::shared(event_flag.raw(), memfd::WORD_PAGE_BYTES, Access::ReadWrite)?;
+        let parking = memfd::create(c"sluice-parking")?;
+        memfd::set_len(parking.raw(), PARKING_BYTES as u64)?;
+        let parking_memory = Mapping::shared(parking.raw(), PARKING_BYTES, Access::ReadWrite)?;
+        memfd::add_seals(parking.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
+        let (table, is_whole) = ends::table_file()?;
         // A fork's parent has given the table that both use to the same sluiced.
         let flags = match (is_whole, self.has_lost_one, is_introduced) {
             (false, true, _) => hello_flag::EARLIER,
@@ -392,20 +441,31 @@ impl Link {
             _ => 0,
         };
         let hello = ToDaemon::Hello(Hello {
-            pid: process::pid(),
+            pid: this_process::pid(),
             program: ProgramName::new(&self.program),
             flags,
         });
-        client.send(&hello, &[mailbox.raw(), board.raw(), table.raw()])?;
+        client.send(&hello, &[event_flag.raw(), parking.raw(), table.raw()])?;
+        // From here on there may be rings to poll.
+        machine::learn();
         let socket = client.into_socket();
         let fd = hide(socket.raw())?;
         self.set_fd(fd);
-        BOARD.store(board_memory.leak().as_ptr(), Ordering::Release);
-        if let Some(board) = self::board() {
-            sluice_lane::boards::set_own_board(board);
+        PARKING.store(parking_memory.leak().as_ptr(), Ordering::Release);
+        if let Some(parking) = self::parking() {
+            sluice_lane::parking::set_own_parking(parking);
         }
-        MAILBOX.store(mail.leak().as_ptr().cast(), Ordering::Release);
+        self.set_event_flag(page.leak());
         Ok(())
+    }
+
+    /// The page with the event flag of a sluiced that has just got to know this process.
+    fn set_event_flag(&mut self, page: NonNull<u8>) {
+        EVENT_FLAG.store(page.as_ptr().cast(), Ordering::Release);
+        if self.has_loss {
+            // This thread was quicker than who would have seen to it.
+            event_flag().put_up();
+        }
     }
 
     fn set_fd(&mut self, fd: i32) {
@@ -423,17 +483,18 @@ impl Link {
         self.fd = -1;
         self.client = None;
         self.has_lost_one = true;
+        self.has_loss = true;
         sluice_lane::spin::heed(None);
         self.mapped.peer_gone(None);
-        conn::announce_again();
+        announce_again();
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
-        MAILBOX.store(&raw const LOST_MAIL as *mut AtomicU32, Ordering::Relaxed);
+        EVENT_FLAG.store(&raw const LOST_DAEMON as *mut AtomicU32, Ordering::Relaxed);
     }
 
     /// Takes messages until there is no more room for them or none is there; how many it took.
-    fn receive(&mut self, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usize {
-        for (count, place) in mail.iter_mut().enumerate() {
+    fn receive(&mut self, incoming: &mut Batch) -> usize {
+        for (count, place) in incoming.iter_mut().enumerate() {
             let client = Client::from_socket(Fd::own(self.fd));
             let received = client.receive();
             // The descriptor stays ours.
@@ -444,16 +505,16 @@ impl Link {
                     *place = Some(match self.assignment(&lane, fds) {
                         Some(assignment) => {
                             ATTACHING.fetch_add(1, Ordering::Relaxed);
-                            Mail::Lane(lane, assignment)
+                            Incoming::Lane(lane, assignment)
                         }
                         None if received.fds_truncated => {
-                            Mail::Unusable(lane, Reason::NoDescriptors)
+                            Incoming::Unusable(lane, Reason::NoDescriptors)
                         }
-                        None => Mail::Unusable(lane, Reason::NoMemory),
+                        None => Incoming::Unusable(lane, Reason::NoMemory),
                     });
                 }
                 Ok(Some((FromDaemon::NoPeer { end, generation }, _))) => {
-                    *place = Some(Mail::NoPeer { end, generation });
+                    *place = Some(Incoming::NoPeer { end, generation });
                 }
                 Ok(Some((FromDaemon::Welcome { client, .. }, _))) => self.client = Some(client),
                 Ok(Some((FromDaemon::Refused { reason }, _))) => {
@@ -470,13 +531,13 @@ impl Link {
                 }
             }
         }
-        MAIL_BATCH
+        BATCH_MESSAGES
     }
 
     /// Gives memory back that gone peers have left, if no connection uses it.
     fn sweep(&mut self) {
         if ATTACHING.load(Ordering::Acquire) == 0
-            && let Some(table) = conn::table()
+            && let Some(table) = ends::table()
         {
             self.mapped.sweep(&table);
         }
@@ -512,7 +573,7 @@ impl Link {
     /// Maps what a lane needs and this process does not have yet.
     fn assignment(&mut self, lane: &Lane, fds: [Option<Fd>; 2]) -> Option<Assignment> {
         let [first, second] = fds;
-        let (chunk_fd, board_fd) = match (lane.has_chunk_fd, lane.has_board_fd) {
+        let (chunk_fd, parking_fd) = match (lane.has_chunk_fd, lane.has_parking_fd) {
             (true, true) => (first, second),
             (true, false) => (first, None),
             (false, true) => (None, first),
@@ -526,28 +587,28 @@ impl Link {
             },
             None => self.mapped.chunk(lane.chunk)?,
         };
-        if let Some(fd) = board_fd {
-            self.mapped.map_board(lane.peer, &fd);
+        if let Some(fd) = parking_fd {
+            self.mapped.map_parking(lane.peer, &fd);
         }
-        let own_board = board()?;
-        let known = self.mapped.board(lane.peer);
+        let own_parking = parking()?;
+        let known = self.mapped.parking(lane.peer);
         if lane.is_remote {
             sluice_lane::spin::heed(known);
         }
-        let peer_board = if lane.is_direct {
+        let peer_parking = if lane.is_direct {
             // Both sides announce the sleep of their epoll instances in the lane itself.
             Some(nobody())
         } else {
-            // Without its board a peer counts as asleep where it uses epoll; a connection of a
+            // Without its parking table a peer counts as asleep where it uses epoll; a connection of a
             // program to itself comes without.
-            known.or((Some(lane.peer) == self.client).then_some(own_board))
+            known.or((Some(lane.peer) == self.client).then_some(own_parking))
         };
         Some(Assignment {
             chunk,
             lane: lane.lane,
             side: u32::from(lane.side),
-            peer_board,
-            own_board,
+            peer_parking,
+            own_parking,
             watchers: 0,
             remote: lane.is_remote,
             direct: lane.is_direct,
@@ -556,13 +617,32 @@ impl Link {
     }
 }
 
-/// A board on which nobody ever sleeps, for peers that have none in memory of this host.
-fn nobody() -> Board {
+/// sluiced is lost: what only it knew has to be announced again, to the next one. Connections
+/// with a lane need nobody.
+fn announce_again() {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        let Entry::Conn { index, generation } = entry else {
+            return;
+        };
+        // Another holder may have a daemon that knows the connection.
+        if let Some(conn) = from_entry(fd, index, generation)
+            && conn.end.state() == State::Announced
+            && conn.is_ours_alone()
+            && !conn.end.is_pinned()
+        {
+            conn.end.unmark_announced();
+            conn.keep_off(Reason::NoDaemon);
+        }
+    });
+}
+
+/// A parking table in which nobody ever sleeps, for peers that have none in memory of this host.
+fn nobody() -> ParkingTable {
     #[repr(align(64))]
-    struct Quiet([AtomicU64; BOARD_BYTES / 8]);
-    static QUIET: Quiet = Quiet([const { AtomicU64::new(0) }; BOARD_BYTES / 8]);
-    // SAFETY: aligned static memory of a board's size; a peer's board is only read.
-    unsafe { Board::from_raw(NonNull::from(&QUIET.0).cast()) }
+    struct Quiet([AtomicU64; PARKING_BYTES / 8]);
+    static QUIET: Quiet = Quiet([const { AtomicU64::new(0) }; PARKING_BYTES / 8]);
+    // SAFETY: aligned static memory of a parking table's size; a peer's parking table is only read.
+    unsafe { ParkingTable::from_raw(NonNull::from(&QUIET.0).cast()) }
 }
 
 /// sluiced is given every announced socket, so it must be root's or this user's own, and not be one that
@@ -651,21 +731,17 @@ fn hide(fd: i32) -> Result<i32, Errno> {
     }
 }
 
-/// The socket cookie of `fd`, to tell a connection from a later one with the same addresses.
-pub fn is_same_socket(fd: i32, cookie: u64) -> bool {
-    tcp::cookie(fd).is_ok_and(|now| now == cookie)
-}
-
-/// Maps memory for an end table of its own, and keeps the file for the hello.
-pub fn new_table() -> Result<(EndTable, Fd), Errno> {
-    let file = memfd::create(c"sluice-ends")?;
-    memfd::set_len(file.raw(), table_bytes() as u64)?;
-    let mapping = Mapping::shared(file.raw(), table_bytes(), Access::ReadWrite)?;
-    memfd::add_seals(file.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
-    // SAFETY: new zeroed memory of the table's size, leaked.
-    let table = unsafe { EndTable::from_raw(mapping.leak()) };
-    table.describe(process::pid());
-    Ok((table, file))
+/// sluiced is lost, and the next one, which says nothing, is found before anybody has seen to it. Nobody knows it any more
+/// behind `body`.
+#[cfg(test)]
+pub(crate) fn lose_and_find_another(page: NonNull<u8>, body: impl FnOnce()) {
+    {
+        let mut link = LINK.lock().unwrap();
+        link.forget();
+        link.set_event_flag(page);
+    }
+    body();
+    EVENT_FLAG.store(&raw const NO_MESSAGES as *mut AtomicU32, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -675,8 +751,10 @@ mod tests {
     /// Nobody else in these tests uses the link.
     #[test]
     fn left_link_whose_number_was_reused() {
+        let _alone = crate::tests::ANNOUNCED.lock();
         let (ours, others) = unix::seqpacket_pair().unwrap();
         let (ours, others) = (ours.into_raw(), others.into_raw());
+        let own = memfd::stat(ours).unwrap().inode;
         let set = |fd, inode| {
             let mut link = LINK.lock().unwrap();
             (link.fd, link.inode) = (fd, inode);
@@ -689,7 +767,8 @@ mod tests {
         // A child that has its parent's link, and confines itself.
         set(-2 - ours, inode_of(ours).unwrap());
         leave();
-        assert!(inode_of(ours).is_err(), "the parent's link is closed here");
+        // Another test may have the number by now.
+        assert_ne!(inode_of(ours), Ok(own), "the parent's link is closed here");
         let _ = unix::close(others);
     }
 

@@ -5,6 +5,7 @@ use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_lane::thread::own;
+use sluice_waiting::limits::LIMITS;
 
 /// Locks of this kind that the thread holds. With one held, a signal handler may run on top of the
 /// holder, so nothing may be waited for.
@@ -49,13 +50,13 @@ impl<T> SpinLock<T> {
         if held(Cell::get) != 0 {
             return self.try_lock();
         }
-        let mut round = 0_u32;
+        let mut looks = 0_u64;
         loop {
             if let Some(guard) = self.try_lock() {
                 return Some(guard);
             }
-            round += 1;
-            if round < 100 {
+            looks += 1;
+            if looks < LIMITS.table_lock_looks {
                 core::hint::spin_loop();
             } else {
                 sluice_lane::spin::yield_processor();

@@ -34,7 +34,7 @@ pub fn load() {
 
 /// Whether messages of this level are printed.
 pub fn enabled(level: Level) -> bool {
-    LEVEL.load(Ordering::Relaxed) >= level as u32 && !crate::process::is_sandboxed()
+    LEVEL.load(Ordering::Relaxed) >= level as u32 && !crate::this_process::is_sandboxed()
 }
 
 /// A line that grows on the stack, cut to 255 bytes.
@@ -83,7 +83,7 @@ impl Line {
 /// Prints one line, cut to 255 bytes.
 pub fn print(message: fmt::Arguments) {
     let mut line = Line::new();
-    let pid = crate::process::pid();
+    let pid = crate::this_process::pid();
     let _ = write!(line, "sluice[{pid}]: {message}");
     line.write_to(libc::STDERR_FILENO);
 }

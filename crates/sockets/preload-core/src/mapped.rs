@@ -1,4 +1,4 @@
-//! Memory that peers share with this process: the chunks of its lanes, and the peers' boards.
+//! Memory that peers share with this process: the chunks of its lanes, and the peers' parking tables.
 //!
 //! A long-lived server meets any number of short-lived clients, so what a dead peer leaves is
 //! given back. Addresses are never unmapped: a thread may look at a lane that another one is
@@ -9,16 +9,16 @@
 use core::ptr::NonNull;
 use sluice_control::message::Lane;
 use sluice_lane::table::EndTable;
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::Geometry;
 use sluice_shmem::mapping::{Access, Mapping};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::memfd::{self, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
 
 /// Pair chunks that a process has mapped at a time, at most.
 const CHUNKS_MAX: usize = 4096;
-/// Peers whose boards a process has mapped at a time, at most.
+/// Peers whose parking tables a process has mapped at a time, at most.
 const PEERS_MAX: usize = 4096;
 
 /// What a mapping is good for.
@@ -41,9 +41,9 @@ struct KnownChunk {
 }
 
 #[derive(Clone, Copy)]
-struct KnownBoard {
+struct KnownParkingTable {
     peer: u32,
-    board: Board,
+    parking: ParkingTable,
     state: Use,
 }
 
@@ -51,8 +51,8 @@ struct KnownBoard {
 pub struct Mapped {
     chunks: [Option<KnownChunk>; CHUNKS_MAX],
     chunk_count: usize,
-    boards: [Option<KnownBoard>; PEERS_MAX],
-    board_count: usize,
+    parking_tables: [Option<KnownParkingTable>; PEERS_MAX],
+    parking_count: usize,
     has_gone: bool,
 }
 
@@ -63,8 +63,8 @@ impl Mapped {
         Self {
             chunks: [None; CHUNKS_MAX],
             chunk_count: 0,
-            boards: [None; PEERS_MAX],
-            board_count: 0,
+            parking_tables: [None; PEERS_MAX],
+            parking_count: 0,
             has_gone: false,
         }
     }
@@ -78,13 +78,13 @@ impl Mapped {
             .map(|known| known.chunk)
     }
 
-    /// The board of `peer`.
-    pub fn board(&self, peer: u32) -> Option<Board> {
-        self.boards[..self.board_count]
+    /// The parking table of `peer`.
+    pub fn parking(&self, peer: u32) -> Option<ParkingTable> {
+        self.parking_tables[..self.parking_count]
             .iter()
             .flatten()
             .find(|known| known.peer == peer && known.state == Use::Live)
-            .map(|known| known.board)
+            .map(|known| known.parking)
     }
 
     /// Maps the chunk of a lane. `None` if it cannot be had, or is not what sluiced says.
@@ -123,34 +123,34 @@ impl Mapped {
         Some(chunk)
     }
 
-    /// Maps the board of a peer. Without it the peer counts as asleep where it uses epoll.
-    pub fn map_board(&mut self, peer: u32, fd: &Fd) {
-        if memfd::check_foreign(fd.raw(), BOARD_BYTES as u64, SEAL_SHRINK).is_err() {
+    /// Maps the parking table of a peer. Without it the peer counts as asleep where it uses epoll.
+    pub fn map_parking(&mut self, peer: u32, fd: &Fd) {
+        if memfd::check_foreign(fd.raw(), PARKING_BYTES as u64, SEAL_SHRINK).is_err() {
             return;
         }
-        let vacant = self.boards[..self.board_count]
+        let vacant = self.parking_tables[..self.parking_count]
             .iter()
             .position(|known| known.is_some_and(|known| known.state == Use::Vacant));
         let placed = match vacant {
-            Some(slot) => self.boards[slot].and_then(|known| {
-                let address = known.board.address();
-                let base = replace(address, BOARD_BYTES, Some((fd, 0)), Access::ReadOnly)?;
+            Some(slot) => self.parking_tables[slot].and_then(|known| {
+                let address = known.parking.address();
+                let base = replace(address, PARKING_BYTES, Some((fd, 0)), Access::ReadOnly)?;
                 Some((slot, base))
             }),
-            None if self.board_count == PEERS_MAX => None,
-            None => Mapping::shared(fd.raw(), BOARD_BYTES, Access::ReadOnly)
+            None if self.parking_count == PEERS_MAX => None,
+            None => Mapping::shared(fd.raw(), PARKING_BYTES, Access::ReadOnly)
                 .ok()
                 .map(|mapping| {
-                    self.board_count += 1;
-                    (self.board_count - 1, mapping.leak())
+                    self.parking_count += 1;
+                    (self.parking_count - 1, mapping.leak())
                 }),
         };
         if let Some((slot, base)) = placed {
-            // SAFETY: as in `map_chunk`; peers' boards are only read.
-            let board = unsafe { Board::from_raw(base) };
-            self.boards[slot] = Some(KnownBoard {
+            // SAFETY: mapped for the rest of the process's life; peers' parking tables are only read.
+            let parking = unsafe { ParkingTable::from_raw(base) };
+            self.parking_tables[slot] = Some(KnownParkingTable {
                 peer,
-                board,
+                parking,
                 state: Use::Live,
             });
         }
@@ -165,7 +165,10 @@ impl Mapped {
                 self.has_gone = true;
             }
         }
-        for known in self.boards[..self.board_count].iter_mut().flatten() {
+        for known in self.parking_tables[..self.parking_count]
+            .iter_mut()
+            .flatten()
+        {
             if known.state == Use::Live && is_concerned(known.peer) {
                 known.state = Use::Gone;
                 self.has_gone = true;
@@ -191,11 +194,14 @@ impl Mapped {
             }
             self.has_gone |= known.state == Use::Gone;
         }
-        for known in self.boards[..self.board_count].iter_mut().flatten() {
-            let address = known.board.address();
+        for known in self.parking_tables[..self.parking_count]
+            .iter_mut()
+            .flatten()
+        {
+            let address = known.parking.address();
             if known.state == Use::Gone
-                && !table.any_attached(|end| end.uses_board(address))
-                && replace(address, BOARD_BYTES, None, Access::ReadOnly).is_some()
+                && !table.any_attached(|end| end.uses_parking(address))
+                && replace(address, PARKING_BYTES, None, Access::ReadOnly).is_some()
             {
                 known.state = Use::Vacant;
             }

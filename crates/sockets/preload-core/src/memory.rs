@@ -1,7 +1,12 @@
-//! Private memory straight from the kernel, so that hooks do not enter the program's allocator.
+//! Private memory straight from the kernel, so that hooks do not enter the program's allocator, and addresses
+//! that are none.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+
+/// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
+/// refuse.
+pub const LOWEST_ADDRESS: usize = 4096;
 
 /// `bytes` of zeroed memory for the rest of the process's life; pages that nobody touches cost
 /// nothing.

@@ -3,13 +3,12 @@
 
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
-use crate::{descriptors, log};
+use crate::{descriptors, export, log, nagle};
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::socklen_t;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 use sluice_lane::wait;
-use sluice_sys::unix;
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
@@ -57,30 +56,12 @@ pub unsafe fn before_set(
         _ => false,
     };
     if kernel_only {
-        descriptors::export(conn, Reason::SocketOption);
+        export::export(conn, Reason::SocketOption);
     }
-}
-
-/// Turns Nagle's algorithm off for a connection that has got a lane.
-///
-/// It holds a small segment back until the last one is acknowledged, and counts on answers to
-/// carry the acknowledgement. Answers by the ring carry none, so each message that goes by TCP
-/// after another would wait for the peer's delayed acknowledgement, 40 ms.
-pub fn turn_nagle_off(conn: &Conn) {
-    let mut on = [0; size_of::<c_int>()];
-    let known = unix::get_option(conn.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut on);
-    if known.is_ok() && c_int::from_ne_bytes(on) == 0 && set_nodelay(conn.fd) {
-        conn.end.set_our_nodelay(true);
-    }
-}
-
-fn set_nodelay(fd: c_int) -> bool {
-    let on: c_int = 1;
-    unix::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on).is_ok()
 }
 
 /// After `setsockopt` succeeded: what the program wants of Nagle is remembered, see
-/// [`turn_nagle_off`].
+/// [`nagle::turn_off`].
 ///
 /// # Safety
 /// `value` is what the kernel has just read.
@@ -91,7 +72,7 @@ pub unsafe fn after_set(conn: &Conn, level: c_int, name: c_int, value: *const c_
         // SAFETY: the caller's promise; the kernel takes no shorter value than an int.
         let wants_nagle = unsafe { value.cast::<c_int>().read_unaligned() } == 0;
         conn.end
-            .set_our_nodelay(wants_nagle && set_nodelay(conn.fd));
+            .set_our_nodelay(wants_nagle && nagle::set_nodelay(conn.fd));
     }
 }
 
@@ -116,7 +97,7 @@ pub unsafe fn after_get(
         && is_int
         && let Some(errno) = wait::postponed_error(conn.end, conn.generation, true)
     {
-        // SAFETY: as above.
+        // SAFETY: by the caller's promise the kernel has just written these bytes of an int.
         unsafe { value.cast::<c_int>().write_unaligned(errno.0) };
     }
 }
@@ -143,10 +124,10 @@ pub fn before_shutdown(conn: &Conn, how: c_int) {
 pub fn fcntl(conn: &Conn, command: c_int, arg: usize) -> c_int {
     if matches!(command, F_SETSIG | libc::F_SETOWN | F_SETOWN_EX) {
         // Signals on readiness: only TCP raises them.
-        descriptors::export(conn, Reason::SocketOption);
+        export::export(conn, Reason::SocketOption);
     }
     if command == libc::F_SETFL && arg as c_int & libc::O_ASYNC != 0 {
-        descriptors::export(conn, Reason::SocketOption);
+        export::export(conn, Reason::SocketOption);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { (real().fcntl)(conn.fd, command, arg) };
@@ -169,7 +150,7 @@ pub fn fcntl(conn: &Conn, command: c_int, arg: usize) -> c_int {
 /// As ioctl(2).
 pub unsafe fn ioctl(conn: &Conn, request: c_ulong, arg: usize) -> c_int {
     if request == libc::FIOASYNC as c_ulong {
-        descriptors::export(conn, Reason::SocketOption);
+        export::export(conn, Reason::SocketOption);
     }
     // SAFETY: the program's own arguments.
     let result = unsafe { (real().ioctl)(conn.fd, request, arg) };

@@ -18,12 +18,12 @@ use sluice_sys::route::{self, Leads};
 use sluice_sys::{raw, tcp, unix};
 
 use crate::fds::{self, Entry};
-use crate::gateway::{self, Face, daemon};
-use crate::io::LOWEST_ADDRESS;
+use crate::gateway::{self, ClientAddresses, daemon};
 use crate::lock::SpinLock;
+use crate::log;
+use crate::memory::LOWEST_ADDRESS;
 use crate::raw_address::RawAddress;
-use crate::real::{real, set_errno};
-use crate::{descriptors, log};
+use crate::real::{is_nonblocking, real, set_errno};
 
 /// How long the daemon may take to answer. One that does not is not waited for again for a while
 /// ([`daemon::is_silent`]).
@@ -140,7 +140,7 @@ fn is_of_this_link(ip: IpAddr) -> bool {
 
 /// How long `connect` may take.
 fn patience(fd: c_int) -> Duration {
-    if descriptors::is_nonblocking(fd) {
+    if is_nonblocking(fd) {
         return UNBLOCKED_MAX;
     }
     let own = send_timeout(fd).map(|own| {
@@ -223,7 +223,7 @@ fn reach(
     key: &Key,
     deadline: Instant,
 ) -> Result<(), Failure> {
-    let blocks = !descriptors::is_nonblocking(fd);
+    let blocks = !is_nonblocking(fd);
     begin(fd, exit, blocks, deadline).map_err(Failure::Way)?;
     let carrier = Carrier {
         from: tcp::local_address(fd).map_err(Failure::Way)?,
@@ -249,9 +249,9 @@ fn reach(
     } else {
         NOWHERE
     };
-    gateway::set_face(
+    gateway::set_client_addresses(
         fd,
-        &Face {
+        &ClientAddresses {
             carrier: carrier.to,
             client: target,
             outside,
@@ -347,11 +347,13 @@ fn answer(fd: c_int, deadline: Instant) -> Result<Answer, Errno> {
     let mut bytes = [0; ANSWER_BYTES];
     let mut seen = 0;
     while seen < bytes.len() {
+        // Before the look, so that an answer that comes while this thread stands still is not late.
+        let is_over = left(deadline).is_zero();
         match gateway::receive(fd, &mut bytes[seen..], 0) {
             Ok(0) => return Err(Errno(libc::ECONNRESET)),
             Ok(count) => seen += count,
             Err(Errno::AGAIN | Errno::INTR) => {
-                if left(deadline).is_zero() {
+                if is_over {
                     return Err(Errno(libc::ETIMEDOUT));
                 }
                 // A signal ends it early; the program's call goes on, as with SA_RESTART.

@@ -7,7 +7,8 @@
 
 mod wrapper;
 
-use crate::descriptors::{adopted, export, export_at_once};
+use crate::descriptors::arrived;
+use crate::export::{export, export_at_once};
 use crate::real::{errno, set_errno};
 use crate::{conn, log, to_c};
 use core::ffi::c_int;
@@ -16,7 +17,7 @@ use sluice_lane::reason::Reason;
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
-/// Of a message with control data that is changed before it is sent, in words. The kernel takes no
+/// Words of control data of a message that is changed before it is sent. The kernel takes no
 /// more than 253 descriptors in one (`SCM_MAX_FD`).
 const CONTROL_WORDS: usize = 512;
 const FDS_MAX: usize = 253;
@@ -26,13 +27,15 @@ const FDS_MAX: usize = 253;
 /// # Safety
 /// `message` is a message as sendmsg(2) takes or recvmsg(2) has filled.
 unsafe fn for_each_place(message: *const msghdr, mut each: impl FnMut(*mut c_int)) {
-    // SAFETY: the caller's promise; the macros stay within `msg_controllen`.
+    // SAFETY: the caller's promise; headers are within `msg_controllen` by the macros, descriptors by `end`.
     unsafe {
         if (message as usize) < 4096 || (*message).msg_controllen == 0 {
             return;
         }
+        let end = (*message).msg_control as usize + (*message).msg_controllen;
         let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
+        // One that says more than there is gets the kernel's EINVAL.
+        while !header.is_null() && (*header).cmsg_len <= end.saturating_sub(header as usize) {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = (*header)
                     .cmsg_len
@@ -130,7 +133,7 @@ pub unsafe fn send(
     if len > size_of_val(&control) {
         return to_c(Err(Errno(libc::EBUSY)));
     }
-    // SAFETY: as long as the kernel would read, and there is room.
+    // SAFETY: the kernel would read as many bytes there, and `control` has room for them.
     unsafe {
         copy.msg_control
             .cast::<u8>()
@@ -173,8 +176,49 @@ pub unsafe fn received(message: *const msghdr, flags: c_int) {
         for_each_place(message, |place| {
             let fd = place.read_unaligned();
             if !wrapper::unwrap(fd, flags & libc::MSG_PEEK != 0) {
-                adopted(fd);
+                arrived(fd);
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many descriptors are seen in control data of 32 bytes whose header says so many.
+    fn seen(header_bytes: usize) -> usize {
+        let mut control = [0_u64; 4];
+        // SAFETY: zero is a value of all fields, and the header fits into `control`.
+        let message = unsafe {
+            let mut message: msghdr = core::mem::zeroed();
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = size_of_val(&control);
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = header_bytes;
+            message
+        };
+        let range = control.as_ptr_range();
+        let mut count = 0;
+        // SAFETY: the header and its control data are alive, and what the header says is what is tried.
+        unsafe {
+            for_each_place(&raw const message, |place| {
+                let place = place.cast_const().cast::<u64>();
+                assert!(range.contains(&place), "{place:p} in {range:?}");
+                count += 1;
+            });
+        }
+        count
+    }
+
+    #[test]
+    fn descriptors_that_a_header_only_says_are_not_looked_at() {
+        assert_eq!(seen(16 + 4), 1);
+        assert_eq!(seen(16 + 16), 4);
+        for wrong in [0, 1, 16, 16 + 17, 16 + 20, 4096, usize::MAX] {
+            assert_eq!(seen(wrong), 0, "{wrong}");
+        }
     }
 }

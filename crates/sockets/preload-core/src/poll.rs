@@ -3,27 +3,25 @@
 //! The call sleeps in the kernel, on the program's own descriptors; what rings have is merged.
 #![allow(unsafe_code)]
 
-use crate::epoll::{self, Awake, Glance, Timeout};
+use crate::epoll::{self, Glance, Timeout};
+use crate::epoll_wait::Awake;
 use crate::fds::{self, Entry};
-use crate::io::cancellation_point;
-use crate::real::{errno, real, set_errno};
-use crate::{conn, link, memory};
+use crate::real::{cancellation_point, errno, real, set_errno};
+use crate::waiting::Wait;
+use crate::{conn, memory, messages};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
 use sluice_lane::end::{End, State};
 use sluice_lane::spin::{Gaps, Spinner};
 use sluice_lane::wait::{self, Announced, Ready};
+use sluice_waiting::kernel::Next;
+use sluice_waiting::limits::LIMITS;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Entries whose bookkeeping fits the stack.
 const SMALL: usize = 64;
-/// Time between looks at the kernel while polling, nanoseconds.
-const KERNEL_LOOK_NS: u64 = 3_000;
-/// One call in so many looks at the kernel even if rings know it all: a peer that was killed
-/// has not told them.
-const KERNEL_TURN: u32 = 16;
 
 /// Gaps between the start of such a wait and its end, of the whole process.
 static GAPS: Gaps = Gaps::new();
@@ -110,62 +108,53 @@ fn poll_with(
     timeout: Timeout,
     kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
 ) -> c_int {
-    let mut spinner: Option<Spinner> = None;
-    let mut kernel_look_ns = 0;
+    let mut wait = Wait::new(timeout);
     let mut awake = Awake::default();
     loop {
-        link::check_mail();
+        messages::check();
         let rings = look(entries, slots);
         if rings.ready > 0 {
-            if let Some(spinner) = &spinner {
-                GAPS.record(spinner.gap_ns());
-            }
+            wait.found(&GAPS);
             let turn = TURN.fetch_add(1, Ordering::Relaxed);
-            if !rings.ask && !turn.is_multiple_of(KERNEL_TURN) {
+            if !rings.ask && !u64::from(turn).is_multiple_of(LIMITS.kernel_turn) {
                 return rings.ready as c_int;
             }
-            return ask(entries, slots, Timeout::Ns(0), kernel).max(0);
+            // A signal that ends the look leaves what rings have.
+            return ask(entries, slots, Timeout::Ns(0), kernel).max(rings.ready as c_int);
         }
-        if spinner.is_none() && rings.lanes && rings.ask && KERNEL_ANSWERS.load(Ordering::Relaxed) {
+        if !wait.has_begun() && rings.lanes && rings.ask && KERNEL_ANSWERS.load(Ordering::Relaxed) {
             let found = ask(entries, slots, Timeout::Ns(0), kernel);
             if found != 0 {
                 return found;
             }
             KERNEL_ANSWERS.store(false, Ordering::Relaxed);
         }
-        let budget = if rings.lanes { GAPS.budget_ns() } else { 0 };
-        let spinner = spinner.get_or_insert_with(|| Spinner::start(budget));
-        let left = timeout.after(spinner.waited_ns());
-        if left != Timeout::Ns(0) && spinner.step() {
-            if spinner.now_ns() - kernel_look_ns >= KERNEL_LOOK_NS {
-                if kernel_look_ns != 0 {
-                    let found = ask(entries, slots, Timeout::Ns(0), kernel);
-                    if found != 0 {
-                        KERNEL_ANSWERS.store(true, Ordering::Relaxed);
-                        return found;
-                    }
+        match wait.next(&GAPS, rings.lanes, rings.hot) {
+            (Next::Rings, ..) => {}
+            (Next::Kernel, ..) => {
+                let found = ask(entries, slots, Timeout::Ns(0), kernel);
+                if found != 0 {
+                    KERNEL_ANSWERS.store(true, Ordering::Relaxed);
+                    return found;
                 }
-                kernel_look_ns = spinner.now_ns();
             }
-            continue;
-        }
-        if left == Timeout::Ns(0) {
-            return ask(entries, slots, Timeout::Ns(0), kernel);
-        }
-        if rings.hot {
-            let found = ask(entries, slots, awake.pause().min(left), kernel);
-            if found != 0 {
-                return found;
+            (Next::Last, ..) => return ask(entries, slots, Timeout::Ns(0), kernel),
+            (Next::Awake, left, _) => {
+                let found = ask(entries, slots, awake.pause().min(left), kernel);
+                if found != 0 {
+                    return found;
+                }
             }
-            continue;
-        }
-        if let Some(result) = sleep(entries, slots, left, spinner, kernel) {
-            return result;
-        }
-        // Rings forbade it; the kernel may have something all the same.
-        let found = ask(entries, slots, Timeout::Ns(0), kernel);
-        if found != 0 {
-            return found;
+            (Next::Sleep, left, spinner) => {
+                if let Some(result) = sleep(entries, slots, left, spinner, kernel) {
+                    return result;
+                }
+                // Rings forbade it; the kernel may have something all the same.
+                let found = ask(entries, slots, Timeout::Ns(0), kernel);
+                if found != 0 {
+                    return found;
+                }
+            }
         }
     }
 }

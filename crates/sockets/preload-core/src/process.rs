@@ -2,80 +2,29 @@
 #![allow(unsafe_code)]
 
 use crate::carry::{self, Carry, Way};
-use crate::descriptors::export_all;
+use crate::export::export_all;
 use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
+use crate::this_process::{is_confined, is_sandboxed, is_vfork_child, pid};
 use crate::{
-    children, config, conn, descriptors, epoll, gateway, leave, link, lock, log, outward, policy,
-    stats,
+    children, config, conn, descriptors, epoll, gateway, leave, link, lock, log, messages, outward,
+    policy, stats, this_process,
 };
 use core::ffi::{c_char, c_int};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::confined;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 use sluice_sys::{raw, tcp};
 
-static PID: AtomicU32 = AtomicU32::new(0);
-static CONFINED: AtomicBool = AtomicBool::new(false);
-/// This is a forked child: its end table is its parent's.
-static IS_FORKED: AtomicBool = AtomicBool::new(false);
-/// This process and all that share its end table know each other by the same numbers. Not so in
-/// another PID namespace, and unknown when the parent ends at once.
-static KNOWS_OWNERS: AtomicBool = AtomicBool::new(true);
-/// Forks that have begun.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Who forked last, for the child.
-static FORKER: AtomicU32 = AtomicU32::new(0);
-static SANDBOXED: AtomicBool = AtomicBool::new(false);
-/// Threads between vfork and the moment the parent is seen to run again.
-static VFORKS: AtomicU32 = AtomicU32::new(0);
-
-/// This process, without a system call.
-pub fn pid() -> u32 {
-    match PID.load(Ordering::Relaxed) {
-        0 => current_pid(),
-        pid => pid,
-    }
-}
-
-pub(crate) fn current_pid() -> u32 {
-    // SAFETY: getpid takes nothing and cannot fail.
-    unsafe { raw::syscall0(libc::SYS_getpid) as u32 }
-}
-
-/// Whether the process is the one that the tables are for: not a child that was made without the
-/// library's knowledge, by vfork or a bare system call.
-pub fn is_itself() -> bool {
-    current_pid() == pid()
-}
-
-/// Whether the process's end table is its parent's.
-pub fn is_forked() -> bool {
-    IS_FORKED.load(Ordering::Relaxed)
-}
-
-/// Whether this process may say which records it has alone, and judge who of the others is dead.
-pub fn knows_owners() -> bool {
-    KNOWS_OWNERS.load(Ordering::Relaxed) && !is_sandboxed()
-}
-
-/// How many forks of this process have begun.
-pub fn forks() -> u32 {
-    FORKS.load(Ordering::SeqCst)
-}
-
-/// Whether seccomp limits the process, so that a system call of ours could kill it.
-pub fn is_confined() -> bool {
-    CONFINED.load(Ordering::Relaxed)
-}
+/// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN`, less one).
+const NAME_BYTES_MAX: usize = 15;
 
 /// The library is loaded: reads the settings, prepares the tables, takes up inherited sockets.
 pub fn start() {
     let before = errno();
-    PID.store(current_pid(), Ordering::Relaxed);
+    this_process::note_pid();
     config::load();
     log::load();
     policy::load();
@@ -92,6 +41,17 @@ pub fn start() {
             0,
         );
     }
+    // What becomes a static program is called so later.
+    let [named, child] = [c"SLUICE_STATIC", c"SLUICE_STATIC_CHILD"].map(config::variable);
+    if let Some(path) = named.or(child) {
+        let path = path.to_bytes();
+        let after = path.iter().rposition(|byte| *byte == b'/');
+        let base = &path[after.map_or(0, |at| at + 1)..];
+        let length = base.len().min(NAME_BYTES_MAX);
+        name = [0; 32];
+        name[..length].copy_from_slice(&base[..length]);
+    }
+    sluice_lane::wait::set_carrier_check(messages::check_daemon);
     link::init(config::variable(c"SLUICE_SOCKET"), &name);
     gateway::init();
     stats::init(&name);
@@ -100,7 +60,7 @@ pub fn start() {
         probe(fd, format_args!("{}", env!("CARGO_PKG_VERSION")));
     }
     let standing = Standing::look(config::number(seccomp::FILTERS_VARIABLE));
-    CONFINED.store(!standing.allows_lanes(), Ordering::Relaxed);
+    this_process::set_confined(!standing.allows_lanes());
     if is_confined() {
         log!(Warn, "{standing}");
     }
@@ -140,7 +100,7 @@ fn take_inherited() {
     for fd in 0..LOOKED_AT {
         let number = fd as c_int;
         if fds::is_known(number) {
-            // Came with unread bytes.
+            // It came with unread bytes, and is tracked already.
             continue;
         }
         let cookie = tcp::cookie(number).ok();
@@ -149,7 +109,7 @@ fn take_inherited() {
         match first.filter(|_| cookie.is_some()) {
             Some(first) => descriptors::duplicated(first as c_int, number),
             None => {
-                descriptors::adopted(number);
+                descriptors::arrived(number);
                 cookies[fd] = cookie.filter(|_| conn::get(number).is_some());
             }
         }
@@ -157,8 +117,7 @@ fn take_inherited() {
 }
 
 extern "C" fn before_fork() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
-    FORKER.store(current_pid(), Ordering::Relaxed);
+    this_process::note_fork();
     children::before_fork();
     // Every descriptor of ours exists twice from now on.
     conn::for_each(c_int::MAX, |conn| {
@@ -184,17 +143,8 @@ extern "C" fn after_fork_parent() {
 
 extern "C" fn after_fork_child() {
     let before = errno();
-    PID.store(current_pid(), Ordering::Relaxed);
-    IS_FORKED.store(true, Ordering::Relaxed);
-    // SAFETY: getppid takes nothing and cannot fail. In a PID namespace of its own the child has
-    // no parent.
-    let parent = unsafe { raw::syscall0(libc::SYS_getppid) as u32 };
-    let knows_number = parent == FORKER.load(Ordering::Relaxed);
-    if !knows_number {
-        KNOWS_OWNERS.store(false, Ordering::Relaxed);
-    }
+    let knows_number = this_process::become_child();
     children::after_fork_child(knows_number);
-    VFORKS.store(0, Ordering::Relaxed);
     lock::forget_held();
     sluice_lane::lock::forget_thread();
     link::after_fork();
@@ -203,30 +153,6 @@ extern "C" fn after_fork_child() {
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);
-}
-
-/// Before vfork: the child will run hooks in this process's memory.
-pub extern "C" fn before_vfork() {
-    VFORKS.fetch_add(1, Ordering::SeqCst);
-}
-
-/// Whether this is the child of a vfork, which borrows its parent's memory and may change
-/// nothing in it.
-#[inline]
-pub fn is_vfork_child() -> bool {
-    VFORKS.load(Ordering::Relaxed) != 0 && is_vfork_child_slow()
-}
-
-#[cold]
-fn is_vfork_child_slow() -> bool {
-    if current_pid() != pid() {
-        return true;
-    }
-    // The parent runs again. With several threads in vfork this counts one of them down too
-    // early at worst when it is the parent that asks; the child's own answer needs the count to
-    // be above zero only until its parent is seen.
-    VFORKS.store(0, Ordering::SeqCst);
-    false
 }
 
 /// Before this process executes another program. [`Carry::end`] is to be called when that
@@ -278,22 +204,15 @@ fn give_away(way: Way) -> Carry {
 /// still get a lane in another process that shares it now and has it alone later, as sshd does
 /// with its sandboxed child.
 pub fn before_confinement() {
-    SANDBOXED.store(true, Ordering::Relaxed);
+    this_process::note_sandbox();
     export_all(
         Reason::Confined,
         |fd| conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked),
         &mut |_, _| {},
     );
-    CONFINED.store(true, Ordering::Relaxed);
+    this_process::set_confined(true);
     confined::refuse();
     link::leave();
-}
-
-/// Whether the program confines itself, or has since it started: no system call of ours that
-/// is not needed is safe then, not even at its end. A sandbox may be more than seccomp: sshd's
-/// comes with a limit of 0 on file sizes, under which a line of the log kills.
-pub fn is_sandboxed() -> bool {
-    SANDBOXED.load(Ordering::Relaxed)
 }
 
 /// The process ends in an orderly way.

@@ -26,7 +26,8 @@ const LINKER: &[u8] = b"ld-linux";
 const SCRIPTS_MAX: u32 = 5;
 /// Variables of an environment, and folders of `PATH`, that are looked at.
 const STRINGS_MAX: usize = 100_000;
-const PATH_BYTES: usize = libc::PATH_MAX as usize;
+/// Of a path with the zero at its end.
+pub const PATH_BYTES: usize = libc::PATH_MAX as usize;
 const START_BYTES: usize = 2048;
 const PROGRAM_HEADERS_MAX: u16 = 64;
 
@@ -56,8 +57,7 @@ pub fn environment() -> *const *const c_char {
 pub unsafe fn reaches(target: Target, env: *const *const c_char) -> bool {
     // SAFETY: the caller's promise, in all of these.
     unsafe {
-        let preloads = variable(env, b"LD_PRELOAD=").is_some_and(|list| contains(list, LIBRARY));
-        preloads
+        is_preloaded(env)
             && match target {
                 Target::Path(path) => at(libc::AT_FDCWD, path),
                 Target::Below(folder, path) if !path.is_null() && *path == 0 => opened(folder, 0),
@@ -68,8 +68,20 @@ pub unsafe fn reaches(target: Target, env: *const *const c_char) -> bool {
     }
 }
 
-/// The value of the variable whose name and equals sign are `name`.
-unsafe fn variable<'a>(env: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
+/// Whether the environment names the library to the dynamic linker.
+///
+/// # Safety
+/// As of [`reaches`].
+pub unsafe fn is_preloaded(env: *const *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { variable(env, b"LD_PRELOAD=") }.is_some_and(|list| contains(list, LIBRARY))
+}
+
+/// The value of the variable whose name and equals sign are `name`. A zero is behind it.
+///
+/// # Safety
+/// As of [`reaches`].
+pub unsafe fn variable<'a>(env: *const *const c_char, name: &[u8]) -> Option<&'a [u8]> {
     if env.is_null() {
         return None;
     }
@@ -93,46 +105,57 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// As execvp(3) finds it.
+/// As execvp(3) finds it. True also if it is nowhere.
 unsafe fn searched(name: *const c_char) -> bool {
+    let mut path = [0_u8; PATH_BYTES];
+    // SAFETY: a string of the program's, or null; what was found is one.
+    unsafe { !found(name, &mut path) || at(libc::AT_FDCWD, path.as_ptr().cast()) }
+}
+
+/// Writes the path by which execvp(3) finds the program, with a zero at its end.
+///
+/// # Safety
+/// `name` is a string, or null.
+pub unsafe fn found(name: *const c_char, path: &mut [u8]) -> bool {
     if name.is_null() {
         return false;
     }
     // SAFETY: a string of the program's.
     let text = unsafe { CStr::from_ptr(name) }.to_bytes();
     if text.contains(&b'/') {
-        // SAFETY: as above.
-        return unsafe { at(libc::AT_FDCWD, name) };
+        return write(path, &[text]);
     }
     // SAFETY: the environment of this process.
     let folders = unsafe { variable(environment(), b"PATH=") }.unwrap_or(b"/bin:/usr/bin");
-    let mut path = [0_u8; PATH_BYTES];
-    for folder in folders.split(|byte| *byte == b':').take(STRINGS_MAX) {
-        let slash = usize::from(!folder.is_empty());
-        let len = folder.len() + slash + text.len();
-        if len >= PATH_BYTES {
-            continue;
-        }
-        path[..folder.len()].copy_from_slice(folder);
-        path[folder.len()..folder.len() + slash].fill(b'/');
-        path[folder.len() + slash..len].copy_from_slice(text);
-        path[len] = 0;
-        let address = path.as_ptr().cast::<c_char>();
-        // SAFETY: a string on this stack; faccessat takes it and numbers.
-        unsafe {
-            let found = syscall3(
-                libc::SYS_faccessat,
-                int(libc::AT_FDCWD),
-                address as usize,
-                int(libc::X_OK),
-            );
-            if found == 0 {
-                return at(libc::AT_FDCWD, address);
-            }
-        }
+    folders
+        .split(|byte| *byte == b':')
+        .take(STRINGS_MAX)
+        .any(|folder| {
+            let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+            write(path, &[folder, slash, text]) && is_executable(libc::AT_FDCWD, path.as_ptr())
+        })
+}
+
+/// Writes the parts and a zero, if there is room.
+fn write(to: &mut [u8], parts: &[&[u8]]) -> bool {
+    let mut at = 0;
+    for part in parts.iter().chain([&b"\0".as_slice()]) {
+        let Some(room) = to.get_mut(at..at + part.len()) else {
+            return false;
+        };
+        room.copy_from_slice(part);
+        at += part.len();
     }
-    // It is nowhere.
     true
+}
+
+/// `path` is a string.
+fn is_executable(folder: c_int, path: *const u8) -> bool {
+    // SAFETY: faccessat reads the path, a string, and takes numbers.
+    unsafe {
+        let mode = int(libc::X_OK);
+        syscall3(libc::SYS_faccessat, int(folder), path as usize, mode) == 0
+    }
 }
 
 unsafe fn at(folder: c_int, path: *const c_char) -> bool {
@@ -141,22 +164,55 @@ unsafe fn at(folder: c_int, path: *const c_char) -> bool {
 }
 
 unsafe fn at_depth(folder: c_int, path: *const c_char, depth: u32) -> bool {
-    let mode = int(libc::X_OK);
-    let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    // SAFETY: both read the path, a string.
-    let file = check(unsafe {
-        if syscall3(libc::SYS_faccessat, int(folder), path as usize, mode) != 0 {
-            return true;
-        }
-        syscall4(libc::SYS_openat, int(folder), path as usize, flags, 0)
-    });
-    let Ok(fd) = file else {
-        return false;
+    if !is_executable(folder, path.cast()) {
+        return true;
+    }
+    // SAFETY: the path is a string.
+    unsafe { with_file(folder, path, |fd| opened(fd, depth)) }.unwrap_or(false)
+}
+
+/// Whether it is an executable file of this machine that is mapped to fixed addresses and linked with no library, a C
+/// library included (which has thread-local storage), and that gains no rights.
+///
+/// # Safety
+/// `path` is a string.
+pub unsafe fn is_alone(path: *const c_char) -> bool {
+    const FIXED: u16 = 2;
+    const DYNAMIC: u32 = 2;
+    const STORAGE: u32 = 7;
+    let is_it = |fd| {
+        let mut start = [0_u8; START_BYTES];
+        let Ok(len) = sluice_sys::memfd::read_at(fd, &mut start, 0) else {
+            return false;
+        };
+        let start = &start[..len];
+        let with_others = |kind| [INTERPRETER, DYNAMIC, STORAGE].contains(&kind);
+        start.starts_with(b"\x7fELF")
+            && u16_at(start, 16) == Some(FIXED)
+            && !gains_rights(fd)
+            && program_header(fd, start, |kind| kind == LOADED).is_some()
+            && program_header(fd, start, with_others).is_none()
     };
-    let reached = opened(fd as c_int, depth);
+    // SAFETY: the caller's promise.
+    is_executable(libc::AT_FDCWD, path.cast())
+        && unsafe { with_file(libc::AT_FDCWD, path, is_it) }.unwrap_or(false)
+}
+
+/// # Safety
+/// `path` is a string.
+unsafe fn with_file<R>(
+    folder: c_int,
+    path: *const c_char,
+    look: impl FnOnce(c_int) -> R,
+) -> Option<R> {
+    let flags = int(libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    // SAFETY: openat reads the path, a string.
+    let file = check(unsafe { syscall4(libc::SYS_openat, int(folder), path as usize, flags, 0) });
+    let fd = file.ok()?;
+    let seen = look(fd as c_int);
     // SAFETY: closes what was opened here.
     unsafe { syscall1(libc::SYS_close, fd) };
-    reached
+    Some(seen)
 }
 
 fn opened(fd: c_int, depth: u32) -> bool {
@@ -213,37 +269,52 @@ fn gains_rights(fd: c_int) -> bool {
     }
 }
 
+/// Kinds of program headers (elf(5)).
+const LOADED: u32 = 1;
+const INTERPRETER: u32 = 3;
+
 /// Whether an ELF file asks for the dynamic linker of the GNU C library, for this architecture.
 fn has_linker(fd: c_int, start: &[u8]) -> bool {
-    const CLASS_64: u8 = 2;
-    const INTERPRETER: u32 = 3;
-    const ENTRY_BYTES: u16 = 56;
-    let (Some(table), Some(entry), Some(count)) =
-        (u64_at(start, 32), u16_at(start, 54), u16_at(start, 56))
-    else {
+    let Some(header) = program_header(fd, start, |kind| kind == INTERPRETER) else {
         return false;
     };
-    if start.get(4) != Some(&CLASS_64) || u16_at(start, 18) != Some(MACHINE) || entry != ENTRY_BYTES
+    let mut name = [0_u8; 256];
+    let wanted = u64_at(&header, 32).map_or(0, |len| len.min(256)) as usize;
+    let offset = u64_at(&header, 8).unwrap_or(0);
+    let name = &mut name[..wanted];
+    sluice_sys::memfd::read_at(fd, name, offset).is_ok() && contains(name, LINKER)
+}
+
+const HEADER_BYTES: u16 = 56;
+
+/// The first program header of a wanted kind, of an ELF file for this architecture.
+fn program_header(
+    fd: c_int,
+    start: &[u8],
+    is_wanted: impl Fn(u32) -> bool,
+) -> Option<[u8; HEADER_BYTES as usize]> {
+    const CLASS_64: u8 = 2;
+    let (table, entry, count) = (u64_at(start, 32)?, u16_at(start, 54)?, u16_at(start, 56)?);
+    if start.get(4) != Some(&CLASS_64)
+        || u16_at(start, 18) != Some(MACHINE)
+        || entry != HEADER_BYTES
     {
-        return false;
+        return None;
     }
-    let mut header = [0_u8; ENTRY_BYTES as usize];
+    let mut header = [0_u8; HEADER_BYTES as usize];
     for number in 0..count.min(PROGRAM_HEADERS_MAX) {
-        let Some(offset) = table.checked_add(u64::from(number) * u64::from(entry)) else {
-            return false;
-        };
+        let offset = table.checked_add(u64::from(number) * u64::from(entry))?;
         if sluice_sys::memfd::read_at(fd, &mut header, offset) != Ok(header.len()) {
-            return false;
+            return None;
         }
-        if header.get(..4) == Some(&INTERPRETER.to_ne_bytes()) {
-            let mut name = [0_u8; 256];
-            let wanted = u64_at(&header, 32).map_or(0, |len| len.min(256)) as usize;
-            let offset = u64_at(&header, 8).unwrap_or(0);
-            let name = &mut name[..wanted];
-            return sluice_sys::memfd::read_at(fd, name, offset).is_ok() && contains(name, LINKER);
+        if header
+            .first_chunk()
+            .is_some_and(|kind| is_wanted(u32::from_ne_bytes(*kind)))
+        {
+            return Some(header);
         }
     }
-    false
+    None
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {

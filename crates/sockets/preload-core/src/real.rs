@@ -1,5 +1,5 @@
 //! The functions that the hooks stand in for: the next definition behind this library, as the
-//! dynamic linker finds it.
+//! dynamic linker finds it; and small things that every operation asks them for.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -19,7 +19,7 @@ pub fn set_errno(value: c_int) {
 
 /// `errno` of this thread.
 pub fn errno() -> c_int {
-    // SAFETY: as in `set_errno`.
+    // SAFETY: the address of this thread's errno is always valid.
     unsafe { *libc::__errno_location() }
 }
 
@@ -165,4 +165,23 @@ fn fill() {
         sluice_lane::spin::yield_processor();
     }
     set_errno(errno);
+}
+
+unsafe extern "C" {
+    /// Ends the thread if somebody has cancelled it.
+    safe fn pthread_testcancel();
+}
+
+/// Most calls that can block are cancellation points, whether they block or not (pthreads(7)).
+/// The C library's are, but rings answer without them.
+#[inline]
+pub(crate) fn cancellation_point() {
+    pthread_testcancel();
+}
+
+/// Whether calls on the descriptor return when they would have to wait.
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: F_GETFL takes and returns numbers.
+    let flags = unsafe { (real().fcntl)(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
 }

@@ -184,7 +184,7 @@ fn try_rare_calls() {
     call(libc::SYS_getdents64, -1, 0, 0);
     call(libc::SYS_readlinkat, -1, 0, 0);
     call(libc::SYS_dup3, -1, -1, 0);
-    // Without a trace, if it may be made.
+    // A socket of sock_diag leaves no trace, if it may be made.
     let _ = sluice_sys::sock_diag::Diag::open_unproven();
 }
 
@@ -264,7 +264,7 @@ fn read_own_byte() -> isize {
     unsafe {
         raw::syscall6(
             libc::SYS_process_vm_readv,
-            crate::process::pid() as usize,
+            crate::this_process::pid() as usize,
             &raw const local as usize,
             1,
             &raw const remote as usize,

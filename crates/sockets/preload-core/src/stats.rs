@@ -3,7 +3,7 @@
 
 use crate::conn::Conn;
 use crate::lock::SpinLock;
-use crate::{config, conn, log, process};
+use crate::{config, conn, log, this_process};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::end::{END_BYTES, EndSnapshot, State};
@@ -80,7 +80,7 @@ pub fn add_last(conn: &Conn) {
     if !WANTED.load(Ordering::Relaxed) || conn.end.generation() != conn.generation {
         return;
     }
-    if conn.end.is_settled() {
+    if conn.end.is_bypassed() {
         conn.end.take_kernel_counts(conn.fd);
     }
     // SAFETY: a record is END_BYTES of atomics and lock-protected values; the snapshot takes
@@ -136,7 +136,7 @@ impl Write for Line {
 
 /// Writes the line, at the process's end. Connections that are still open count too.
 pub fn finish() {
-    if process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
+    if this_process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
         return;
     }
     add_open_and_write();
@@ -146,7 +146,7 @@ pub fn finish() {
 /// Writes the line before exec, which ends the program without ending the process. What it says
 /// counts no more, should the exec fail.
 pub fn before_exec() {
-    if process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
+    if this_process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
         return;
     }
     let bytes = BYTES.each_ref().map(|sum| sum.load(Ordering::Relaxed));
@@ -189,7 +189,7 @@ fn add_open_and_write() {
 
 fn write_line(line: &mut Line, program: &[u8]) -> fmt::Result {
     let get = |count: &AtomicU32| count.load(Ordering::Relaxed);
-    write!(line, "{{\"pid\":{},\"program\":\"", process::pid())?;
+    write!(line, "{{\"pid\":{},\"program\":\"", this_process::pid())?;
     for byte in program {
         match *byte {
             0 => break,

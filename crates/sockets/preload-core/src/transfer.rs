@@ -3,7 +3,7 @@
 
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
-use crate::{descriptors, epoll, io, link, to_c};
+use crate::{epoll, export, io, messages, to_c};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::kernel::kernel_events;
 use sluice_lane::reason::Reason;
@@ -23,15 +23,15 @@ const COUNT_MAX: usize = 0x7fff_f000;
 /// # Safety
 /// As sendfile(2).
 pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize) -> isize {
-    link::check_mail();
-    // SAFETY: the program's own arguments, here and below.
+    messages::check();
+    // SAFETY: the program's own arguments.
     let whole = || unsafe { (real().sendfile)(conn.fd, input, offset, count) };
     let start = if offset.is_null() {
         seek(input, 0, libc::SEEK_CUR)
     } else if (offset as usize) < 4096 {
         None
     } else {
-        // SAFETY: as above.
+        // SAFETY: the program's own offset, which sendfile(2) reads.
         Some(unsafe { *offset })
     };
     let by_ring = is_ring_next(conn.end, conn.generation);
@@ -56,9 +56,9 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
         let got = match got {
             Ok(0) => break,
             Ok(got) => got,
-            // Not a file: the kernel knows what to say.
+            // It is no file, and the kernel knows what to say.
             Err(_) if done == 0 => {
-                descriptors::export(conn, Reason::KernelCall);
+                export::export(conn, Reason::KernelCall);
                 return whole();
             }
             Err(_) => break,
@@ -76,7 +76,7 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
     if offset.is_null() {
         seek(input, start + done as i64, libc::SEEK_SET);
     } else {
-        // SAFETY: as above.
+        // SAFETY: the program's own offset, which sendfile(2) writes.
         unsafe { *offset = start + done as i64 };
     }
     done as isize
@@ -154,7 +154,7 @@ pub fn splice_from(
         // Nothing is moved.
         return part(len);
     }
-    link::check_mail();
+    messages::check();
     conn.pin(Reason::KernelCall);
     let dontwait =
         flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK as isize != 0;
@@ -233,6 +233,6 @@ impl<P: Fn(usize) -> isize> Taker for IntoPipe<'_, P> {
 
 /// `splice` from a pipe into a tracked connection.
 pub fn splice_to(conn: &Conn, whole: impl Fn() -> isize) -> isize {
-    descriptors::export(conn, Reason::KernelCall);
+    export::export(conn, Reason::KernelCall);
     whole()
 }

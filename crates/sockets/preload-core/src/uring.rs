@@ -12,20 +12,18 @@
 use crate::conn::{self, Conn};
 use crate::epoll::{self, ByRing};
 use crate::fds::{self, Entry};
-use crate::io::{LOWEST_ADDRESS, written};
+use crate::io::written;
+use crate::memory::LOWEST_ADDRESS;
 use crate::real::{errno, set_errno};
-use crate::{carry, descriptors, log, passing, process};
+use crate::{descriptors, export, log, passing, this_process};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_lane::reason::Reason;
+use sluice_sys::tcp;
 
-mod memory;
-mod submission;
 mod unread;
 
-pub use memory::Params;
-use memory::{Memory, RINGS_MAX, Ring};
-use submission::{Entry as Submitted, EpollCtl, Meaning};
+pub use crate::rings::Params;
+use crate::rings::{EpollCtl, Meaning, Memory, Ring, Submitted, go_blind, is_blind, ring_of, see};
 use unread::{Instead, instead};
 
 /// See io_uring_register(2) and linux/io_uring.h.
@@ -41,35 +39,9 @@ const ENTER_REGISTERED_RING: u32 = 1 << 4;
 /// Registered descriptors that are looked at in one call; the kernel takes no more.
 const REGISTERED_MAX: u32 = 1 << 20;
 
-static RINGS: [Ring; RINGS_MAX] = [const { Ring::new() }; RINGS_MAX];
-/// Something is submitted, or may be, that nobody sees here.
-static IS_BLIND: AtomicBool = AtomicBool::new(false);
-
-/// Whether the kernel may use any socket of the process for a ring, without our knowledge.
-#[inline]
-pub fn is_blind() -> bool {
-    IS_BLIND.load(Ordering::Relaxed)
-}
-
-/// From here on every connection of the process stays on TCP.
-#[cold]
-fn go_blind(why: &str) {
-    if IS_BLIND.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    log!(Warn, "io_uring: no lanes from here on: {why}");
-    descriptors::export_all(Reason::IoUring, |_| true, &mut |conn, _| {
-        log!(
-            Warn,
-            "fd {}: unread bytes are not seen by io_uring",
-            conn.fd
-        );
-    });
-}
-
 /// io_uring_setup(2) has returned `fd`.
 pub fn made(fd: c_int, params: &Params) {
-    if process::is_vfork_child() {
+    if this_process::is_vfork_child() {
         return;
     }
     let before = errno();
@@ -82,50 +54,10 @@ pub fn made(fd: c_int, params: &Params) {
     set_errno(before);
 }
 
-/// Takes a place for the ring, and maps what is needed of it.
-fn see(fd: c_int, params: &Params) -> Result<(), &'static str> {
-    params.is_visible()?;
-    for (index, ring) in RINGS.iter().enumerate() {
-        if ring.claim() {
-            let mapped = ring.map(fd, params);
-            let index = index as u32;
-            if mapped && fds::set(fd, Entry::Ring { index }) {
-                return Ok(());
-            }
-            ring.give_up();
-            return Err("its memory cannot be mapped");
-        }
-    }
-    Err("the process has too many")
-}
-
-/// Another descriptor names the ring.
-pub fn add_descriptor(index: u32, fd: c_int) {
-    if let Some(ring) = RINGS.get(index as usize) {
-        ring.add_name();
-        fds::set(fd, Entry::Ring { index });
-    }
-}
-
-/// A descriptor of the ring is about to be closed. Memory that is mapped would keep the ring, and
-/// what it has begun.
-pub fn close_descriptor(index: u32) {
-    if let Some(ring) = RINGS.get(index as usize) {
-        ring.drop_name();
-    }
-}
-
-/// The same by the number of one that may be no ring.
+/// A descriptor is about to be closed that may be a ring's.
 pub fn about_to_close(fd: c_int) {
-    if ring_of(fd).is_some() && !process::is_vfork_child() {
+    if ring_of(fd).is_some() && !this_process::is_vfork_child() {
         descriptors::forget(fd);
-    }
-}
-
-fn ring_of(fd: c_int) -> Option<&'static Ring> {
-    match fds::get(fd) {
-        Entry::Ring { index } => RINGS.get(index as usize),
-        _ => None,
     }
 }
 
@@ -135,7 +67,7 @@ fn ring_of(fd: c_int) -> Option<&'static Ring> {
 /// As io_uring_enter(2).
 pub unsafe fn enter<R>(fd: c_int, to_submit: u32, flags: u32, kernel: impl FnOnce() -> R) -> R {
     let kernel = || written(kernel());
-    if to_submit == 0 || is_blind() || process::is_vfork_child() {
+    if to_submit == 0 || is_blind() || this_process::is_vfork_child() {
         return kernel();
     }
     if flags & ENTER_REGISTERED_RING != 0 {
@@ -170,7 +102,7 @@ pub unsafe fn enter_prepared<R>(
     kernel: impl FnOnce() -> R,
 ) -> R {
     let kernel = || written(kernel());
-    if is_blind() || process::is_vfork_child() {
+    if is_blind() || this_process::is_vfork_child() {
         return kernel();
     }
     let Some(ring) = ring_of(fd) else {
@@ -203,7 +135,7 @@ struct Changed {
     place: u32,
     /// As the program has made it.
     entry: Submitted,
-    /// Kept until the kernel has it.
+    /// What the kernel gets instead, kept until it has it.
     instead: Option<Instead>,
 }
 
@@ -246,7 +178,7 @@ unsafe fn submit<R>(
                 // What was read for it is lost, and what stands in for the connection, too.
                 memory.put_entry(changed.place, &changed.entry);
                 if let Meaning::Uses([Some(fd), _]) = changed.entry.meaning() {
-                    carry::reset(fd);
+                    tcp::reset(fd);
                 }
             }
         }
@@ -364,7 +296,7 @@ unsafe fn epoll_ctl(ctl: &EpollCtl, is_free: bool) -> bool {
 fn give(fd: c_int) {
     match fds::get(fd) {
         Entry::Conn { .. } => {
-            descriptors::leave_to_kernel(fd, Reason::IoUring);
+            export::leave_to_kernel(fd, Reason::IoUring);
         }
         Entry::Epoll { index } => epoll::leave_instance(index),
         _ => {}
@@ -399,7 +331,7 @@ pub unsafe fn before_register(operation: u32, argument: usize, count: u32) {
         count: u32,
         reserved2: u32,
     }
-    if argument < LOWEST_ADDRESS || is_blind() || process::is_vfork_child() {
+    if argument < LOWEST_ADDRESS || is_blind() || this_process::is_vfork_child() {
         return;
     }
     // SAFETY: the caller's: the argument is what the operation takes, and the kernel reads it next.
@@ -439,15 +371,8 @@ pub unsafe fn register_all(fds: u64, count: u32) {
         give(fd);
         if unread_of(fd).is_some() {
             log!(Warn, "fd {fd}: reset, as io_uring would miss unread bytes");
-            carry::reset(fd);
+            tcp::reset(fd);
         }
     }
     set_errno(before);
-}
-
-/// Looks whether somebody submits without our seeing it, before another connection gets a lane.
-pub fn check() {
-    if RINGS.iter().any(Ring::was_used_unseen) {
-        go_blind("entries were submitted past the C library");
-    }
 }

@@ -6,12 +6,16 @@
 //! version.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod go;
 mod hooks;
 
 use sluice_preload_core::process;
 
 extern "C" fn start() {
     process::start();
+    #[cfg(target_arch = "x86_64")]
+    go::start();
 }
 
 extern "C" fn end() {

@@ -43,7 +43,7 @@ impl Context {
     /// # Safety
     /// The header's contract; the program does not use the pointer again.
     pub unsafe fn take(pointer: *mut ibv_context) -> Box<Self> {
-        // SAFETY: as above.
+        // SAFETY: the header's contract: give made the pointer from a Box of Self, which is taken back once.
         unsafe { Box::from_raw(pointer.cast::<u8>().wrapping_sub(C_OFFSET).cast::<Self>()) }
     }
 }

@@ -37,7 +37,7 @@ const _: () = assert!(std::mem::offset_of!(Device, engine) >= 712);
 
 // SAFETY: the C structure and the table are only read after they were made.
 unsafe impl Sync for Device {}
-// SAFETY: as above.
+// SAFETY: no part of it belongs to a thread: `ops` leads to a static table, the rest is bytes and an `Arc`.
 unsafe impl Send for Device {}
 
 impl Device {

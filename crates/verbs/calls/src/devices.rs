@@ -1,8 +1,10 @@
 //! Which devices this process has, and over what.
 
 use std::io::Write as _;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_sys::errno::Errno;
 use sluice_transport::fault::{self, Faults};
@@ -63,7 +65,7 @@ fn transport(
                 if faults.is_some_and(|faults| !faults.is_nothing()) {
                     fault::say_useless("window", "memory loses nothing");
                 }
-                WindowTransport::open(Path::new(path))?
+                WindowTransport::with_silence(Path::new(path), silence()?)?
             }
             None => {
                 let text = "there is no such kind; shm, roce, roce-udp, iwarp and window:PATH are";
@@ -78,6 +80,29 @@ fn engines() -> Result<Engines, String> {
     Engines::from_environment().map_err(|error| format!("{ENGINES_VARIABLE}: {error}"))
 }
 
+/// After how many seconds without a sign of life another host of a window is dead.
+const SILENCE_VARIABLE: &str = "SLUICE_VERBS_SILENCE_S";
+/// Shorter is what a machine with much to do takes for a dead host.
+const SILENCE_S: RangeInclusive<u64> = 3..=3600;
+
+fn silence() -> Result<Duration, String> {
+    match std::env::var(SILENCE_VARIABLE).as_deref() {
+        Err(_) | Ok("") => Ok(Duration::from_secs(*SILENCE_S.start())),
+        Ok(text) => silence_of(text),
+    }
+}
+
+fn silence_of(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|number| SILENCE_S.contains(number));
+    seconds.map(Duration::from_secs).ok_or_else(|| {
+        let (least, most) = SILENCE_S.into_inner();
+        format!("{SILENCE_VARIABLE}: {text:?} is no number of seconds from {least} to {most}")
+    })
+}
+
 /// Asks for CRCs over iWARP: `1`, or `0` and nothing.
 const CRC_VARIABLE: &str = "SLUICE_VERBS_CRC";
 
@@ -86,5 +111,24 @@ fn crc() -> Result<bool, String> {
         Err(_) | Ok("" | "0") => Ok(false),
         Ok("1") => Ok(true),
         Ok(other) => Err(format!("{CRC_VARIABLE}: {other:?} is neither 0 nor 1")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_a_number_of_seconds_within_its_bounds() {
+        assert_eq!(silence_of("3"), Ok(Duration::from_secs(3)));
+        assert_eq!(silence_of("3600"), Ok(Duration::from_secs(3600)));
+        for wrong in ["2", "3601", "-3", "3s", "3.5", "99999999999999999999"] {
+            let said = silence_of(wrong).unwrap_err();
+            assert!(
+                said.contains(SILENCE_VARIABLE) && said.contains(wrong),
+                "{said}"
+            );
+            assert!(said.contains("from 3 to 3600"), "{said}");
+        }
     }
 }

@@ -9,7 +9,7 @@ pub fn set_errno(number: c_int) {
 }
 
 pub fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the C library's location of errno is valid for the calling thread.
     unsafe { *libc::__errno_location() }
 }
 

@@ -97,7 +97,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     {
         Ok(entry) => {
             let sysfs_type = u32::from(entry.gid_type == IBV_GID_TYPE_ROCE_V2);
-            // SAFETY: as above.
+            // SAFETY: the header's contract: `gid_type` is a place for the answer.
             unsafe { *gid_type = sysfs_type };
             0
         }

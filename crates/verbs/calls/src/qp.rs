@@ -220,7 +220,8 @@ pub unsafe extern "C" fn open_qp(
     };
     match object.engine.open_qp(&xrcd.engine, attr.qp_num) {
         Ok(found) => {
-            // SAFETY: as in create.
+            // SAFETY: pointers, optional functions and numbers, for which zero is "none"; mutex and
+            // condition variable are unused ones.
             let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
             if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
                 c.qp_base.qp_context = attr.qp_context;

@@ -4,7 +4,7 @@
 //! back to the transport, by [`QpTransport::post`](crate::QpTransport::post) and
 //! [`QpTransport::modify`](crate::QpTransport::modify). But who completes a request is in the middle of
 //! its work and holds its locks. So such calls only write down here what follows, and whoever makes
-//! progress [settles](Aftermath::settle) it when it has let go of everything.
+//! progress [runs](Aftermath::run) it when it has let go of everything.
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +21,7 @@ pub(crate) trait Concerned: Send + Sync {
 
 /// What is to be done for queue pairs, in the order in which it came up.
 #[derive(Default)]
-#[must_use = "what it says must be settled"]
+#[must_use = "what it says must be run"]
 pub struct Aftermath {
     due: Vec<Due>,
 }
@@ -45,7 +45,7 @@ impl Aftermath {
         self.due.is_empty()
     }
 
-    /// Whether a queue pair breaks: better settled before more is done for it.
+    /// Whether a queue pair breaks: better run before more is done for it.
     pub fn breaks_any(&self) -> bool {
         self.due.iter().any(|due| due.breaks.is_some())
     }
@@ -58,14 +58,14 @@ impl Aftermath {
     /// Does it, and what comes up meanwhile. The caller holds no lock of the transport's: requests are
     /// handed over from here, and queue pairs are moved to other states.
     #[inline]
-    pub fn settle(&mut self) {
+    pub fn run(&mut self) {
         if !self.due.is_empty() {
-            self.settle_all();
+            self.run_all();
         }
     }
 
     #[cold]
-    fn settle_all(&mut self) {
+    fn run_all(&mut self) {
         for due in self.due.drain(..) {
             if due.hands_over {
                 due.whom.hand_over();
@@ -124,15 +124,15 @@ impl Drop for Aftermath {
     fn drop(&mut self) {
         debug_assert!(
             self.due.is_empty() || std::thread::panicking(),
-            "an aftermath was not settled"
+            "an aftermath was not run"
         );
     }
 }
 
-/// Makes calls of a transport and settles what they leave: for who holds no lock.
-pub fn settled<R>(calls: impl FnOnce(&mut Aftermath) -> R) -> R {
+/// Makes calls of a transport and does what they leave: for who holds no lock.
+pub fn with_aftermath<R>(calls: impl FnOnce(&mut Aftermath) -> R) -> R {
     let mut after = Aftermath::new();
     let result = calls(&mut after);
-    after.settle();
+    after.run();
     result
 }

@@ -12,7 +12,7 @@ use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::limits::CQES_MAX;
 use sluice_verbs_model::types::{EventType, Wc, WcStatus};
 
-use crate::aftermath::{Aftermath, settled};
+use crate::aftermath::{Aftermath, with_aftermath};
 use crate::channel::Channel;
 use crate::domain::Opened;
 use crate::events::{About, Acks};
@@ -146,7 +146,7 @@ pub(crate) struct Owner {
 
 // SAFETY: reached as a `&Credit` only, which threads may share.
 unsafe impl Send for Owner {}
-// SAFETY: as above.
+// SAFETY: a shared `Owner` gives out no more than a `&Credit`, which threads may share.
 unsafe impl Sync for Owner {}
 
 #[derive(Clone, Copy, Default)]
@@ -342,7 +342,7 @@ impl Cq {
     #[inline]
     fn take(&self, most: usize, mut each: impl FnMut(&Wc)) -> usize {
         if self.ring.is_empty() {
-            settled(|after| self.transport.progress(self, after));
+            with_aftermath(|after| self.transport.progress(self, after));
             if self.ring.is_empty() {
                 return 0;
             }
@@ -359,7 +359,7 @@ impl Cq {
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
             if polls.is_multiple_of(PROGRESS_EVERY) {
-                settled(|after| self.transport.progress(self, after));
+                with_aftermath(|after| self.transport.progress(self, after));
             }
         }
         taken
@@ -401,7 +401,7 @@ impl Cq {
         }
         // Whoever puts something looks behind that whether the queue is armed, and the program looks
         // behind this whether something is there: one of them finds the other.
-        self.ring.settle();
+        self.ring.wait_for_putters();
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use sluice_verbs_model::error::Result;
 
 /// What one end tells the other when they connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
+pub struct ConnectionParameters {
     /// READs and atomics that it answers at a time.
     pub ird: u16,
     /// READs and atomics that it will have open at a time.
@@ -40,10 +40,10 @@ pub enum Event {
         /// The peer's.
         peer: SocketAddr,
         /// What it says.
-        offer: Offer,
+        parameters: ConnectionParameters,
     },
     /// The peer has accepted.
-    Accepted(Offer),
+    Accepted(ConnectionParameters),
     /// The peer has not, and says why.
     Rejected(Vec<u8>),
     /// There is no connection to the peer: an error number of connect(2).
@@ -76,7 +76,7 @@ pub trait IwCm: Send + Sync {
         source: SocketAddr,
         destination: SocketAddr,
         tos: u8,
-        offer: &Offer,
+        parameters: &ConnectionParameters,
     ) -> Result<u32>;
 
     /// Whether the peer still waits for an answer to its request. Nothing is told when it does not
@@ -84,7 +84,7 @@ pub trait IwCm: Send + Sync {
     fn is_requested(&self, stream: u32) -> bool;
 
     /// Agrees to a connection that was requested.
-    fn accept(&self, stream: u32, offer: &Offer) -> Result<()>;
+    fn accept(&self, stream: u32, parameters: &ConnectionParameters) -> Result<()>;
 
     /// Does not.
     fn reject(&self, stream: u32, private_data: &[u8]);

@@ -21,7 +21,7 @@
 //! | `adapter`, `domain` | what objects share: of the device, of the context, of the protection domain |
 //! | [`channel`], [`xrcd`], [`ah`], [`mr`]; [`mw`]; [`cq`]; `rq`, [`srq`]; [`wr`], `records`, `pair`, `sq`; [`qp`] | the objects, each with what a transport adds to it |
 //! | `transfer`; [`message`] | for transports that copy bytes themselves: methods of what they get from the objects, and a whole message |
-//! | [`transport`] | the seam: what makes the transport's parts of all these |
+//! | [`iw_cm`], [`transport`] | the seam: what makes the transport's parts of all these, and what a connection manager asks of one with streams |
 //! | [`device`], [`context`], [`pd`] | what a program starts from, and makes the others with |
 //!
 //! An object that is made late and needed early, as a window by whoever takes its key away or a QP by
@@ -105,7 +105,7 @@ mod windows;
 pub mod wr;
 pub mod xrcd;
 
-pub use aftermath::{Aftermath, settled};
+pub use aftermath::{Aftermath, with_aftermath};
 pub use ah::Ah;
 pub use channel::Channel;
 pub use context::Context;

@@ -32,7 +32,8 @@ struct Ring<T, O> {
 // `Owner::write`, `Borrower::read`, `Borrower::give_back`). So a thing goes from thread to thread
 // (`Send`), and is read by both at once (`Sync`). Notes are the owner's alone.
 unsafe impl<T: Send + Sync, O: Send> Sync for Ring<T, O> {}
-// SAFETY: as above.
+// SAFETY: the ring owns its things and notes, which may both go to another thread and be dropped there
+// (`Send`).
 unsafe impl<T: Send + Sync, O: Send> Send for Ring<T, O> {}
 
 impl<T, O> Ring<T, O> {
@@ -117,7 +118,8 @@ impl<T, O: Copy> Owner<T, O> {
     pub fn both<R>(&self, number: u64, look: impl FnOnce(&O, &T) -> R) -> R {
         let place = &self.ring.places[self.ring.at(number)];
         place.note.with(|note| {
-            // SAFETY: as in `note`, and in `read`.
+            // SAFETY: only the owner reaches notes, and only `write` and `set_note` make references that
+            // exclude these; both need `&mut self`.
             place
                 .thing
                 .with(|thing| look(unsafe { &*note }, unsafe { &*thing }))
@@ -127,7 +129,7 @@ impl<T, O: Copy> Owner<T, O> {
     #[inline]
     pub fn set_note(&mut self, number: u64, value: O) {
         let place = &self.ring.places[self.ring.at(number)];
-        // SAFETY: as above.
+        // SAFETY: only the owner, which is one, reaches notes, and by `&mut self` nobody looks at one now.
         place.note.with_mut(|note| unsafe { *note = value });
     }
 

@@ -87,7 +87,8 @@ impl Parts {
     unsafe fn inline(&self, at: usize, length: usize) -> &mut [u8] {
         let cells = &self.inline[at * self.max_inline..][..length];
         let first = UnsafeCell::raw_get(cells.as_ptr());
-        // SAFETY: as in `whole_list`.
+        // SAFETY: the caller's promise: nobody else reads or writes this record's inline bytes, which are side
+        // by side.
         unsafe { core::slice::from_raw_parts_mut(first, cells.len()) }
     }
 }
@@ -245,7 +246,7 @@ impl Records {
             // SAFETY: in `write`, once each.
             let list = unsafe { parts.whole_list(at) };
             if wr.is_inline() && !pieces.is_empty() {
-                // SAFETY: as above.
+                // SAFETY: in `write` of this record, once; what stays of it is an address, no reference.
                 let bytes = unsafe { parts.inline(at, length as usize) };
                 memory::gather(pieces, bytes);
                 list[0] = Sge {

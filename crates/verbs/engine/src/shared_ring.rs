@@ -1,8 +1,9 @@
 //! A ring that any number of threads put into and take from, without a lock.
 //!
-//! Each cell says whose turn it is (Vyukov's bounded queue): that of position `p` is free for `p`, then it holds
-//! what was put there, and taking it makes it free for `p` plus the length. A thread that has moved `tail` or `head` on by an exchange is alone with the cells that it
-//! has passed, until it lets their turns go on.
+//! Each cell has a sequence number that says whose it is (Vyukov's bounded queue): that of position `p` is free for
+//! `p`, then it holds what was put there, and taking it makes it free for `p` plus the length. A thread that has moved
+//! `tail` or `head` on by an exchange is alone with the cells that it has passed, until it lets their sequence numbers
+//! go on.
 //!
 //! Who must have all of it ([`Ring::alone`]), to take something out of its middle or to change its
 //! length, closes both ends, waits for those who are in the middle of a cell, which is a few instructions, and opens
@@ -20,16 +21,16 @@ const BATCH: usize = 32;
 
 struct Cell<T> {
     /// [`free`] or [`full`].
-    turn: AtomicU64,
+    sequence: AtomicU64,
     value: UnsafeCell<T>,
 }
 
-/// The turn of who puts something at a position.
+/// The sequence number of who puts something at a position.
 const fn free(position: u64) -> u64 {
     position << 1
 }
 
-/// The turn of who takes it.
+/// The sequence number of who takes it.
 const fn full(position: u64) -> u64 {
     position << 1 | 1
 }
@@ -72,15 +73,15 @@ pub(crate) struct Ring<T> {
     arrays: Mutex<Arrays<T>>,
 }
 
-// SAFETY: a value is written by the thread that has the cell's turn for that and read by the one that has its
-// turn for that, one behind the other, so it only goes from thread to thread.
+// SAFETY: a value is written by the thread that has the cell's sequence number for that and read by the one that has
+// its for that, one behind the other, so it only goes from thread to thread.
 unsafe impl<T: Send> Sync for Cells<T> {}
-// SAFETY: as above.
+// SAFETY: values may go to another thread (`T: Send`), and sequence numbers are atomics.
 unsafe impl<T: Send> Send for Cells<T> {}
 
 fn cells<T: Default>(len: usize) -> Arc<Cells<T>> {
     let cell = |position| Cell {
-        turn: AtomicU64::new(free(position)),
+        sequence: AtomicU64::new(free(position)),
         value: UnsafeCell::new(T::default()),
     };
     Arc::new(Cells((0..len as u64).map(cell).collect()))
@@ -114,7 +115,7 @@ impl<T: Copy + Default> Ring<T> {
     }
 
     /// Puts a value behind all others, made where it is put. Behind it the caller sees what others have
-    /// done in front of a [`Ring::settle`] that has not waited for this.
+    /// done in front of a [`Ring::wait_for_putters`] that has not waited for this.
     #[inline]
     pub fn put(&self, make: impl FnOnce() -> T) -> Result<(), Full> {
         let mut rounds = 0;
@@ -126,8 +127,8 @@ impl<T: Copy + Default> Ring<T> {
             }
             let cells = self.cells();
             let cell = cells.at(tail);
-            let turn = cell.turn.load(Ordering::Acquire);
-            if turn == free(tail) {
+            let sequence = cell.sequence.load(Ordering::Acquire);
+            if sequence == free(tail) {
                 let moved = self.tail.0.compare_exchange_weak(
                     tail,
                     tail + 1,
@@ -136,13 +137,13 @@ impl<T: Copy + Default> Ring<T> {
                 );
                 if moved.is_ok() {
                     // SAFETY: the tail was where the cell was free, and by the exchange this thread is the
-                    // only one that has that turn; the cell is one of the ring's of now, since the ring
+                    // only one that has that number; the cell is one of the ring's of now, since the ring
                     // has other positions whenever it has been opened anew.
                     cell.value.with_mut(|place| unsafe { place.write(make()) });
-                    cell.turn.store(full(tail), Ordering::Release);
+                    cell.sequence.store(full(tail), Ordering::Release);
                     return Ok(());
                 }
-            } else if turn < free(tail) {
+            } else if sequence < free(tail) {
                 let head = self.head.0.load(Ordering::Acquire) & !CLOSED;
                 // No other position meanwhile, so the two belong together.
                 if self.tail.0.load(Ordering::Acquire) == tail
@@ -164,7 +165,7 @@ impl<T: Copy + Default> Ring<T> {
                 // Who takes waits.
                 return false;
             }
-            if self.cells().at(head).turn.load(Ordering::Acquire) == full(head) {
+            if self.cells().at(head).sequence.load(Ordering::Acquire) == full(head) {
                 return false;
             }
             if self.head.0.load(Ordering::Acquire) == head {
@@ -207,7 +208,7 @@ impl<T: Copy + Default> Ring<T> {
             let cells = self.cells();
             let is_there = |count| {
                 let position = head + count;
-                cells.at(position).turn.load(Ordering::Acquire) == full(position)
+                cells.at(position).sequence.load(Ordering::Acquire) == full(position)
             };
             let mut count = 0;
             while count < most && is_there(count) {
@@ -231,14 +232,14 @@ impl<T: Copy + Default> Ring<T> {
             }
             for position in head..head + count {
                 let cell = cells.at(position);
-                // SAFETY: it was there at this turn (acquire), and by the exchange this thread is the only
-                // one to take it; nobody puts another there before the turn goes on, below.
+                // SAFETY: it was there at this number (acquire), and by the exchange this thread is the only
+                // one to take it; nobody puts another there before the number goes on, below.
                 cell.value.with(|place| each(state, unsafe { &*place }));
             }
             done(state);
             for position in head..head + count {
                 let next = free(position + cells.len());
-                cells.at(position).turn.store(next, Ordering::Release);
+                cells.at(position).sequence.store(next, Ordering::Release);
             }
             return count as usize;
         }
@@ -246,7 +247,7 @@ impl<T: Copy + Default> Ring<T> {
 
     /// Waits for those who are putting something: what they put is found from now on, and those who put
     /// something behind this see what was done in front of it. A few instructions.
-    pub fn settle(&self) {
+    pub fn wait_for_putters(&self) {
         let _arrays = lock(&self.arrays);
         let tail = self.tail.0.fetch_or(CLOSED, Ordering::AcqRel);
         let cells = self.cells();
@@ -254,7 +255,7 @@ impl<T: Copy + Default> Ring<T> {
         let mut rounds = 0;
         while position < tail {
             // Put, or taken meanwhile.
-            if cells.at(position).turn.load(Ordering::Acquire) >= full(position) {
+            if cells.at(position).sequence.load(Ordering::Acquire) >= full(position) {
                 position += 1;
             } else {
                 wait_a_moment(&mut rounds);
@@ -271,21 +272,21 @@ impl<T: Copy + Default> Ring<T> {
         let tail = self.tail.0.fetch_or(CLOSED, Ordering::AcqRel);
         let head = self.head.0.fetch_or(CLOSED, Ordering::AcqRel);
         let old = self.cells();
-        let await_turn = |position: u64, turn: u64| {
+        let await_sequence = |position: u64, sequence: u64| {
             let mut rounds = 0;
-            while old.at(position).turn.load(Ordering::Acquire) != turn {
+            while old.at(position).sequence.load(Ordering::Acquire) != sequence {
                 wait_a_moment(&mut rounds);
             }
         };
         // Those who were taking.
         for position in tail.saturating_sub(old.len()).max(arrays.base)..head {
-            await_turn(position, free(position + old.len()));
+            await_sequence(position, free(position + old.len()));
         }
         // Those who were putting.
         let mut all = Vec::with_capacity((tail - head) as usize);
         for position in head..tail {
-            await_turn(position, full(position));
-            // SAFETY: put at this turn (acquire), and nobody takes it: the head is closed.
+            await_sequence(position, full(position));
+            // SAFETY: put at this number (acquire), and nobody takes it: the head is closed.
             all.push(old.at(position).value.with(|place| unsafe { *place }));
         }
         let mut len = old.0.len();
@@ -306,12 +307,12 @@ impl<T: Copy + Default> Ring<T> {
             // SAFETY: nobody puts or takes: both ends are closed, and whoever was in a cell has left it.
             // Those who have read an end before find another one when they exchange it.
             cell.value.with_mut(|place| unsafe { place.write(*value) });
-            cell.turn.store(full(position), Ordering::Release);
+            cell.sequence.store(full(position), Ordering::Release);
         }
         let end = base + all.len() as u64;
         for position in end..base + new.len() {
             new.at(position)
-                .turn
+                .sequence
                 .store(free(position), Ordering::Release);
         }
         arrays.base = base;
@@ -502,7 +503,7 @@ mod loom_models {
         });
     }
 
-    fn one_puts_and_one_arms(settles: bool) {
+    fn one_puts_and_one_arms(waits: bool) {
         let ring = Arc::new(Ring::new(1));
         let armed = Arc::new(AtomicU64::new(0));
         let putter = {
@@ -513,8 +514,8 @@ mod loom_models {
             })
         };
         armed.store(1, Ordering::Relaxed);
-        if settles {
-            ring.settle();
+        if waits {
+            ring.wait_for_putters();
         }
         let found = !ring.is_empty();
         let seen = putter.join().unwrap() == 1;

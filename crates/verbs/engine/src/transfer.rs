@@ -94,7 +94,8 @@ impl RemoteMemory<'_> {
 
     fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
-        // SAFETY: as above.
+        // SAFETY: inside of what was checked, which stays registered while this lives; `bytes` is as long, and
+        // ours. Raw pointers, because the program and other peers may touch the memory at the same time.
         unsafe { core::ptr::copy(self.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }

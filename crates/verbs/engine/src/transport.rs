@@ -14,7 +14,7 @@
 //!
 //! **One way.** No call of a transport into the engine leads back into the transport. What
 //! follows from it, requests that can be handed over now and queue pairs that break, is written
-//! down in an [`Aftermath`](crate::Aftermath), which is settled when no lock of the transport is held: by the engine
+//! down in an [`Aftermath`](crate::Aftermath), which is run when no lock of the transport is held: by the engine
 //! behind the calls that it gives one along, by the transport's own threads at the end of their
 //! turns. Until then the queue pair is in the state that it was in: a transport that has let it fail
 //! does no more for it by itself.

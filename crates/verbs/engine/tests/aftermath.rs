@@ -1,4 +1,4 @@
-//! No call of a transport leads back into it: what follows waits until it is settled.
+//! No call of a transport leads back into it: what follows waits until it is run.
 
 mod loopback;
 
@@ -20,7 +20,7 @@ fn changes(transport: &LoopQp) -> usize {
 }
 
 #[test]
-fn a_failed_request_moves_the_queue_pair_when_it_is_settled() {
+fn a_failed_request_moves_the_queue_pair_when_it_is_run() {
     let world = world();
     let (a, _b) = world.pair(QpType::Rc);
     let transport = world.transport(&a);
@@ -35,13 +35,13 @@ fn a_failed_request_moves_the_queue_pair_when_it_is_settled() {
     // What the transport says in the meantime changes nothing.
     a.complete_send(1, SendDone::ok(0), &mut after);
     assert_eq!(statuses(&world.cq), []);
-    after.settle();
+    after.run();
     assert_eq!((a.state(), changes(&transport)), (QpState::Err, before + 1));
     assert_eq!(statuses(&world.cq), [(1, WcStatus::WrFlushErr)]);
 }
 
 #[test]
-fn held_requests_go_out_when_it_is_settled() {
+fn held_requests_go_out_when_it_is_run() {
     let world = world();
     let (a, _b) = world.pair(QpType::Rc);
     let transport = world.transport(&a);
@@ -54,7 +54,7 @@ fn held_requests_go_out_when_it_is_settled() {
     a.resume(&mut after);
     assert_eq!(*transport.order.lock().unwrap(), []);
     assert!(!after.is_empty());
-    after.settle();
+    after.run();
     assert_eq!(*transport.order.lock().unwrap(), [0, 1]);
     let succeeded = |id| (id, WcStatus::Success);
     assert_eq!(statuses(&world.cq), [succeeded(0), succeeded(1)]);
@@ -91,7 +91,7 @@ fn a_fence_lets_go_with_the_last_read() {
     assert!(after.is_empty());
     a.complete_send(0, SendDone::ok(0), &mut after);
     assert!(!after.is_empty());
-    after.settle();
+    after.run();
     assert_eq!(transport.held.lock().unwrap().last().unwrap().0, 2);
 }
 
@@ -106,14 +106,14 @@ fn a_failure_is_told_once_and_means_nothing_behind_a_reset() {
     assert_eq!(events(&world.context).len(), 1);
     set_state(&a, QpState::Reset).unwrap();
     to_state(&a, b.num(), QpState::Rts);
-    after.settle();
+    after.run();
     assert_eq!(a.state(), QpState::Rts, "it was another life");
-    settled(|after| a.fail(Some(EventType::QpFatal), after));
+    with_aftermath(|after| a.fail(Some(EventType::QpFatal), after));
     assert_eq!(a.state(), QpState::Err);
 }
 
 #[test]
-fn a_bad_receive_breaks_its_queue_pair_when_it_is_settled() {
+fn a_bad_receive_breaks_its_queue_pair_when_it_is_run() {
     let world = world();
     let (a, _b) = world.pair(QpType::Rc);
     a.post_recv(7, &[]).unwrap();
@@ -128,7 +128,7 @@ fn a_bad_receive_breaks_its_queue_pair_when_it_is_settled() {
     );
     assert_eq!(a.state(), QpState::Rts);
     assert_eq!(statuses(&world.cq), [(7, WcStatus::LocLenErr)]);
-    after.settle();
+    after.run();
     assert_eq!(a.state(), QpState::Err);
     assert_eq!(statuses(&world.cq), [(8, WcStatus::WrFlushErr)]);
 }

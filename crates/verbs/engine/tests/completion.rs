@@ -31,8 +31,8 @@ fn later_requests_wait_for_the_oldest() {
     assert_eq!(statuses(&world.cq), []);
     assert!(transport.release(0));
     assert_eq!(statuses(&world.cq), ok(&[0, 1, 2]));
-    settled(|after| a.complete_send(2, SendDone::ok(0), after));
-    settled(|after| a.complete_send(77, SendDone::ok(0), after));
+    with_aftermath(|after| a.complete_send(2, SendDone::ok(0), after));
+    with_aftermath(|after| a.complete_send(77, SendDone::ok(0), after));
     assert_eq!(
         statuses(&world.cq),
         [],
@@ -70,7 +70,7 @@ fn a_failure_flushes_what_is_behind_it_in_order() {
         a.post_send(&wr).unwrap();
     }
     // The third fails first; it becomes known when the ones before it are done.
-    settled(|after| a.complete_send(2, SendDone::failed(WcStatus::RetryExcErr), after));
+    with_aftermath(|after| a.complete_send(2, SendDone::failed(WcStatus::RetryExcErr), after));
     assert_eq!(a.state(), QpState::Rts);
     transport.release(1);
     transport.release(0);
@@ -345,7 +345,7 @@ fn a_break_during_a_transition_comes_after_it() {
                 }
             });
         }
-        scope.spawn(|| settled(|after| a.fail(Some(EventType::QpFatal), after)));
+        scope.spawn(|| with_aftermath(|after| a.fail(Some(EventType::QpFatal), after)));
     });
     assert_eq!(a.state(), QpState::Err);
     assert_eq!(events(&world.context).len(), 1);
@@ -413,7 +413,7 @@ proptest! {
                     }
                     let seq = held[which % held.len()];
                     if matches!(step, Step::Fail(_)) {
-                        settled(|after| a.complete_send(seq, SendDone::failed(WcStatus::RetryExcErr), after));
+                        with_aftermath(|after| a.complete_send(seq, SendDone::failed(WcStatus::RetryExcErr), after));
                         transport.held.lock().unwrap().retain(|(of, _)| *of != seq);
                         failed = true;
                     } else {
@@ -470,9 +470,9 @@ fn nothing_succeeds_behind_a_failure_that_is_still_being_handled() {
     // While the state changes, the transport still completes another one.
     let other = a.clone();
     *transport.on_modify.lock().unwrap() = Some(Box::new(move || {
-        settled(|after| other.complete_send(1, SendDone::ok(0), after));
+        with_aftermath(|after| other.complete_send(1, SendDone::ok(0), after));
     }));
-    settled(|after| a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr), after));
+    with_aftermath(|after| a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr), after));
     assert_eq!(
         statuses(&world.cq),
         [
@@ -491,6 +491,6 @@ fn a_failure_while_draining_stops_an_unreliable_queue() {
     transport.hold.store(true, Ordering::SeqCst);
     a.post_send(&signalled(0)).unwrap();
     set_state(&a, QpState::Sqd).unwrap();
-    settled(|after| a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr), after));
+    with_aftermath(|after| a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr), after));
     assert_eq!(a.state(), QpState::Sqe);
 }

@@ -105,7 +105,7 @@ fn destroying_a_cq_waits_for_acknowledgements_and_takes_its_events_along() {
 fn an_asynchronous_event_holds_its_object() {
     let world = world();
     let (a, _b) = world.pair(QpType::Rc);
-    settled(|after| a.fail(Some(EventType::QpFatal), after));
+    with_aftermath(|after| a.fail(Some(EventType::QpFatal), after));
     let event = world.context.get_async_event().unwrap();
     assert_eq!(event.event, EventType::QpFatal);
     std::thread::scope(|scope| {

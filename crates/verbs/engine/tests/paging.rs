@@ -31,7 +31,7 @@ fn pages_that_come_on_demand_are_not_brought_in() {
         )
     };
     assert_ne!(start, libc::MAP_FAILED);
-    // SAFETY: as above; a huge page would bring its neighbours in.
+    // SAFETY: advice about the mapping that was just made; a huge page would bring its neighbours in.
     unsafe { libc::madvise(start, PAGES * 4096, libc::MADV_NOHUGEPAGE) };
     let (addr, bytes) = (start as u64, (PAGES * 4096) as u64);
     let reg = |flags| {

@@ -138,7 +138,7 @@ fn an_end_in_the_middle_of_everything() {
                 }
                 match round % 4 {
                     0 | 1 => set_state(&a, QpState::Err).unwrap(),
-                    _ => settled(|after| a.fail(None, after)),
+                    _ => with_aftermath(|after| a.fail(None, after)),
                 }
                 over.store(true, Ordering::SeqCst);
             });

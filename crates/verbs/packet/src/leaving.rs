@@ -1,6 +1,6 @@
 //! Packets that leave.
 
-use sluice_wire::{Ecn, rider};
+use sluice_wire::{Ecn, piggyback};
 
 use crate::path::Path;
 
@@ -53,14 +53,14 @@ pub struct Kept {
     pub path: Path,
     /// What its IP header is to say of congestion.
     pub ecn: Ecn,
-    bytes: [u8; rider::PACKET_MAX],
+    bytes: [u8; piggyback::PACKET_MAX],
     length: usize,
 }
 
 impl Kept {
     /// Whether a packet of so many bytes is kept.
     pub const fn takes(length: usize) -> bool {
-        length <= rider::PACKET_MAX
+        length <= piggyback::PACKET_MAX
     }
 
     /// A packet of a length that is kept.
@@ -71,7 +71,7 @@ impl Kept {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<Self, SendError> {
-        let mut bytes = [0; rider::PACKET_MAX];
+        let mut bytes = [0; piggyback::PACKET_MAX];
         let into = bytes.get_mut(..length).ok_or(SendError::TooLong)?;
         if !fill(into) {
             return Err(SendError::Nothing);
@@ -90,8 +90,8 @@ impl Kept {
     }
 
     /// Whether it is an acknowledgement that may wait for what follows.
-    pub fn may_ride(&self) -> bool {
-        rider::may_ride(self.packet())
+    pub fn may_piggyback(&self) -> bool {
+        piggyback::may_piggyback(self.packet())
     }
 
     /// It, by itself.

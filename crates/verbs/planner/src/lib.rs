@@ -1,9 +1,9 @@
 //! What leaves next: for which queue pair, by which of two ways, with what beside it, and when the
 //! kernel is told.
 //!
-//! A lane has several ways out. By the first, [`SOCKETS`], packets go in batches that the kernel takes
+//! A shard has several ways out. By the first, [`SOCKETS`], packets go in batches that the kernel takes
 //! together; by the others, past the kernel, each is there sooner and costs more (decision 0012). The
-//! lane's holder does what a [`Planner`] says and tells it what has happened. There is no I/O in here, no
+//! shard's holder does what a [`Planner`] says and tells it what has happened. There is no I/O in here, no
 //! clock and no lock: time is an argument, and so is whatever a port or a queue pair knows.
 //!
 //! # The rules
@@ -42,7 +42,7 @@
 //! | `answers` | which acknowledgements wait for the program's answer, and until when |
 //! | `posts` | which posts are gathered |
 //! | `way` | by which of the two ways a connection's packets go |
-//! | `round` | all of these together: one round of a lane |
+//! | `round` | all of these together: one round of a shard |
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

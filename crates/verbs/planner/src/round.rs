@@ -1,6 +1,6 @@
-//! One round of a lane: turns, and what leaves in them.
+//! One round of a shard: turns, and what leaves in them.
 //!
-//! The lane's holder tells what came and what was posted ([`Planner::came`], [`Planner::wake`]), begins a
+//! The shard's holder tells what came and what was posted ([`Planner::came`], [`Planner::wake`]), begins a
 //! round ([`Planner::begin`]) and does its steps until there is none ([`Planner::step`]). In a turn it asks
 //! the queue pair for packets as long as [`Planner::may_put`] says so, and asks for each what goes beside it.
 
@@ -32,7 +32,7 @@ const BLOCKED_NS: u64 = 100_000;
 /// What a queue pair owes behind a packet that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owes {
-    /// Nothing: no packet leaves, and no deadline is sooner than the lane knows.
+    /// Nothing: no packet leaves, and no deadline is sooner than the shard knows.
     Nothing,
     /// An acknowledgement is to be sent, which may wait a little.
     Acknowledgement,
@@ -52,7 +52,7 @@ pub struct Poster {
 pub enum Step {
     /// This queue pair sends, and [`Planner::ended`] says how its turn ended.
     Turn(usize),
-    /// The kernel is told of what was put into this way: first what is kept back ([`Planner::settle`]),
+    /// The kernel is told of what was put into this way: first what is kept back ([`Planner::take_kept`]),
     /// then the way's batch. [`Planner::flushed`] says what came of it.
     Flush(usize),
     /// The round is over.
@@ -92,7 +92,7 @@ struct Kept<A> {
 #[derive(Debug, Default)]
 struct Round {
     poster: Option<Poster>,
-    /// Ways of the lane.
+    /// Ways of the shard.
     ways: usize,
     turns: u32,
     /// Packets of the turn.
@@ -110,7 +110,7 @@ struct Round {
     is_over: bool,
 }
 
-/// Plans what leaves a lane. `A`: an acknowledgement that can be kept.
+/// Plans what leaves a shard. `A`: an acknowledgement that can be kept.
 #[derive(Debug)]
 pub struct Planner<A> {
     turns: Scheduler,
@@ -187,7 +187,7 @@ impl<A> Planner<A> {
         few
     }
 
-    /// Something was left that whoever looks at the lane sends in front of all else.
+    /// Something was left that whoever looks at the shard sends in front of all else.
     pub fn owes(&self) -> bool {
         self.owes || self.has_gathered()
     }
@@ -202,7 +202,7 @@ impl<A> Planner<A> {
         self.gathered == 0 && !self.is_blocked && self.turns.is_idle()
     }
 
-    /// When somebody must look at the lane again: `Some(None)`, at once; None, no need. `now` is asked for
+    /// When somebody must look at the shard again: `Some(None)`, at once; None, no need. `now` is asked for
     /// only where that is so long from now.
     pub fn due(&self, now: impl FnOnce() -> Instant) -> Option<Option<Instant>> {
         if self.owes() {
@@ -221,7 +221,7 @@ impl<A> Planner<A> {
 
 /// A round.
 impl<A> Planner<A> {
-    /// Begins one, on a lane with so many ways. `poster`: it is one of a thread that posts, which is what
+    /// Begins one, on a shard with so many ways. `poster`: it is one of a thread that posts, which is what
     /// held acknowledgements have waited for.
     pub fn begin(&mut self, ways: usize, poster: Option<Poster>, now: Instant) {
         self.is_blocked = false;
@@ -368,7 +368,7 @@ impl<A> Planner<A> {
 
     /// What is kept back in a way, which is to be put into it.
     #[must_use]
-    pub fn settle(&mut self, way: usize) -> Option<A> {
+    pub fn take_kept(&mut self, way: usize) -> Option<A> {
         let kept = self.kept.get_mut(way)?.take()?;
         Some(kept.acknowledgement)
     }
@@ -524,9 +524,9 @@ mod tests {
         assert_eq!(planner.beside(1, PAST, 100, false), Beside::InFront(9));
         assert_eq!(planner.keep(0, PAST, 80, 10), None);
         assert_eq!(
-            (planner.settle(SOCKETS), planner.settle(PAST)),
+            (planner.take_kept(SOCKETS), planner.take_kept(PAST)),
             (None, Some(10))
         );
-        assert_eq!(planner.settle(PAST), None);
+        assert_eq!(planner.take_kept(PAST), None);
     }
 }

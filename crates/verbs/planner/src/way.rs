@@ -15,7 +15,7 @@ const PACKETS: u64 = 5;
 
 /// Packets of small messages that wait together from which on they are bulk, where they are alike.
 /// Fewer are there sooner past the kernel.
-const CROWD: u64 = 8;
+const BATCH: u64 = 8;
 
 /// How long answers stay where bulk was.
 const LINGER_NS: u64 = 2_000_000;
@@ -34,7 +34,7 @@ pub struct Seen {
     /// Bytes of a packet's payload, at most.
     pub mtu: u64,
     /// The program posts much at a time, perhaps to other connections, so that what waits here is soon
-    /// a crowd.
+    /// a batch.
     pub flows: bool,
 }
 
@@ -77,9 +77,9 @@ impl Ways {
         {
             let large = request.length > (PACKETS - 1) * seen.mtu;
             let alike = is_alike(request.length, seen.mtu);
-            let crowd = alike && seen.waiting >= CROWD;
+            let batch = alike && seen.waiting >= BATCH;
             // It may be the answer to what was acknowledged by the socket.
-            let bulk = request.is_sent && (large || crowd || self.has_acknowledged);
+            let bulk = request.is_sent && (large || batch || self.has_acknowledged);
             if seen.is_quiet {
                 self.requests = bulk || request.is_sent && alike && seen.flows;
             }

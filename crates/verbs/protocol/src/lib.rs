@@ -125,8 +125,10 @@
 //!   ACK timeout, which programs set to tens of milliseconds and more. So the oldest packet alone
 //!   is sent again when no answer has come for a few round trips, with doubling delays. A
 //!   responder sees a duplicate (IBTA 9.7.5.1.2) and answers. Probes neither restart the timeout
-//!   nor count as retries: a silent peer is given up exactly when the program's attributes say,
-//!   (`retry_cnt` + 1) · 4.096 µs · 2^`timeout` after its last sign.
+//!   nor count as retries: a silent peer is given up when the program's attributes say, after
+//!   `retry_cnt` + 1 timeouts of 4.096 µs · 2^`timeout`, of which the third is twice and each later
+//!   one four times as long (IBTA 9.7.6.1.3 allows four): a peer whose thread gets no processor for
+//!   half a second is not gone.
 //! - **Each gap is reported once** by a responder and acted on once by a requester, so that
 //!   neither a flood of packets nor copies of a NAK cause a flood of repetitions.
 //! - **Duplicates** are answered from what is remembered: SENDs and WRITEs are acknowledged

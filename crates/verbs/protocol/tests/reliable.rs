@@ -126,7 +126,7 @@ fn every_fault_at_once() {
 
 /// A slow link with a short queue: packets are marked and dropped by those who send them.
 #[test]
-fn a_crowded_link() {
+fn a_congested_link() {
     let mut notifications = 0;
     for seed in seeds(40) {
         let faults = Faults {

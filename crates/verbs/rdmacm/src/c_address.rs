@@ -86,7 +86,7 @@ pub fn write(address: &Address) -> (sockaddr_storage, socklen_t) {
                 },
                 sin6_scope_id: address.scope,
             };
-            // SAFETY: as above.
+            // SAFETY: a sockaddr_storage has room for every kind, and its alignment.
             unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(v6) };
             (storage, size_of::<sockaddr_in6>() as socklen_t)
         }

@@ -8,12 +8,12 @@ use std::ptr::null_mut;
 
 use super::abi::*;
 use super::address::Address;
-use super::channel::EventKind;
+use super::channel::{Event, EventKind};
 use super::cm_calls::*;
 use super::endpoint::{rdma_create_ep, rdma_freeaddrinfo, rdma_get_request, rdma_getaddrinfo};
 use super::events::*;
 use super::fabric::{self, loopback};
-use super::object::{Id, agent};
+use super::object::{ChannelObject, Id, agent};
 use super::qp::*;
 use super::{c_address, qp_mask};
 use crate::ffi::*;
@@ -85,7 +85,7 @@ impl End {
     fn going_to(port_space: u16, destination: &Address) -> End {
         let end = End::new(port_space);
         let mut address = c_address::write(destination).0;
-        // SAFETY: as above.
+        // SAFETY: the identifier is valid, and the address lives through the call.
         unsafe {
             let to = (&raw mut address).cast();
             ok(rdma_resolve_addr(end.id, null_mut(), to, 1000));
@@ -214,7 +214,7 @@ fn a_connection_and_what_its_queue_pairs_are_told() {
     };
     assert_eq!(over_wire(passive.id), loopback::active());
     make_qp(passive.id);
-    // SAFETY: as above.
+    // SAFETY: the identifier is valid, and the parameters live through the call.
     unsafe {
         let mut accepted = param(b"welcome");
         accepted.responder_resources = request.conn.0;
@@ -235,7 +235,7 @@ fn a_connection_and_what_its_queue_pairs_are_told() {
         (&p, &a, passive.id, active.id),
     ] {
         assert_eq!(here.qp_state, qp_mask::QPS_RTS);
-        // SAFETY: as above.
+        // SAFETY: the identifier is valid: both ends are destroyed behind this.
         assert_eq!(here.rq_psn, unsafe { Id::of(own) }.inner().psn);
         assert_eq!(here.dest_qp_num, qp_num(peer));
         assert_eq!(here.rq_psn, there.sq_psn);
@@ -250,7 +250,7 @@ fn a_connection_and_what_its_queue_pairs_are_told() {
     }
     assert_eq!((a.max_dest_rd_atomic, a.max_rd_atomic), (3, 2));
 
-    // SAFETY: as above.
+    // SAFETY: the identifier is valid.
     ok(unsafe { rdma_disconnect(active.id) });
     active.expect(EventKind::Disconnected);
     listener.expect(EventKind::Disconnected);
@@ -275,6 +275,38 @@ fn a_rejection_brings_reason_and_private_data() {
         );
         ok(rdma_destroy_id(request.id));
     }
+}
+
+#[test]
+fn a_channel_that_is_gone_is_a_descriptor_that_is_closed() {
+    // Where one was destroyed another thread's may stand at once; here there never was one.
+    let mut nothing = rdma_event_channel { fd: -1 };
+    let channel = &raw mut nothing;
+    let (mut event, mut id) = (null_mut(), null_mut());
+    // SAFETY: what is no channel is compared only; the rest is valid.
+    unsafe {
+        assert_eq!(rdma_get_cm_event(channel, &raw mut event), -1);
+        assert_eq!(errno(), libc::EBADF);
+        let made = rdma_create_id(channel, &raw mut id, null_mut(), RDMA_PS_TCP.into());
+        assert_eq!((made, errno()), (-1, libc::EBADF));
+        let end = End::new(RDMA_PS_TCP);
+        assert_eq!(rdma_migrate_id(end.id, channel), -1);
+        assert_eq!(errno(), libc::EBADF);
+        // Nor is it freed.
+        rdma_destroy_event_channel(channel);
+    }
+}
+
+#[test]
+fn who_waits_for_a_channel_keeps_it() {
+    let channel = rdma_create_event_channel();
+    // SAFETY: just made.
+    let found = ChannelObject::find(channel);
+    let found = found.expect("it is there");
+    // SAFETY: nobody uses the object any more.
+    unsafe { rdma_destroy_event_channel(channel) };
+    found.push(Event::new(1, EventKind::Established));
+    assert_eq!(found.next(), Ok(Event::new(1, EventKind::Established)));
 }
 
 #[test]
@@ -407,6 +439,6 @@ fn an_identifier_bound_to_the_loopback_has_no_device_until_it_goes_somewhere() {
     // SAFETY: the identifier is valid.
     assert!(unsafe { (*listener.id).verbs }.is_null());
     let client = End::going_to(RDMA_PS_TCP, &address);
-    // SAFETY: as above.
+    // SAFETY: the identifier is valid.
     assert!(!unsafe { (*client.id).verbs }.is_null());
 }

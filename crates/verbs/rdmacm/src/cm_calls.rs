@@ -60,8 +60,7 @@ pub unsafe fn create(
     };
     let events = match &own {
         Some(own) => Arc::clone(&own.channel),
-        // SAFETY: the caller's contract.
-        None => Arc::clone(unsafe { &ChannelObject::of(channel).channel }),
+        None => ChannelObject::find(channel)?,
     };
     let key = agent()?.create(port_space, qp_type as u8, &events);
     Ok(Id::make(
@@ -198,13 +197,13 @@ unsafe fn our_params(id: &Id, param: *const rdma_conn_param) -> Result<ConnParam
         .source
         .map(|source| device.gid(&source).1)
         .unwrap_or_default();
-    let (qp_num, srq) = if id.c.qp.is_null() {
+    let (qp_num, srq) = if id.qp().is_null() {
         // Without a QP there is nothing to say unless the program says it.
         let param = param.ok_or(Errno::INVAL)?;
         (param.qp_num, param.srq != 0)
     } else {
         // SAFETY: the program's QP lives as long as it is in the identifier's field.
-        (unsafe { (*id.c.qp).qp_num }, !id.c.srq.is_null())
+        (unsafe { (*id.qp()).qp_num }, id.has_srq())
     };
     let mut params = conn_params(&inner, qp_num & 0x00ff_ffff, gid);
     params.srq = srq;
@@ -232,7 +231,7 @@ pub unsafe fn connect(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Res
         (p.private_data, p.private_data_len)
     });
     let prefix = this.inner().connect_prefix.clone();
-    if this.c.qp_type == IBV_QPT_UD {
+    if this.qp_type() == IBV_QPT_UD {
         // SAFETY: the caller's contract.
         let private = unsafe { private(&prefix, data, len, SIDR_REQ_PRIVATE_MAX)? };
         return agent()?.lookup(this.key, private);
@@ -270,13 +269,13 @@ pub unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Resu
     let (data, len) = given.map_or((std::ptr::null(), 0), |p| {
         (p.private_data, p.private_data_len)
     });
-    if this.c.qp_type == IBV_QPT_UD {
+    if this.qp_type() == IBV_QPT_UD {
         let info = agent()?.info(this.key)?;
         let device = device::at(info.device)?;
         let gid = device.gid(&info.source.ok_or(Errno::INVAL)?).1;
-        let qp_num = match (this.c.qp.is_null(), given) {
+        let qp_num = match (this.qp().is_null(), given) {
             // SAFETY: the program's QP lives as long as it is in the identifier's field.
-            (false, _) => unsafe { (*this.c.qp).qp_num },
+            (false, _) => unsafe { (*this.qp()).qp_num },
             (true, Some(param)) => param.qp_num & 0x00ff_ffff,
             (true, None) => return Err(Errno::INVAL),
         };
@@ -301,7 +300,7 @@ pub unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Resu
             our_params(this, param)?,
         )
     };
-    if !this.c.qp.is_null() {
+    if !this.qp().is_null() {
         qp::connect_qp(this)?;
     }
     agent()?.accept(this.key, params, private)
@@ -334,7 +333,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller's contract.
     let this = unsafe { Id::of(id) };
-    if !this.c.qp.is_null() {
+    if !this.qp().is_null() {
         return answer(Err(Errno::INVAL));
     }
     answer(agent().and_then(|agent| agent.ready(this.key)))
@@ -387,8 +386,7 @@ pub unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> 
     };
     let events: Arc<Channel> = match &own {
         Some(own) => Arc::clone(&own.channel),
-        // SAFETY: the caller's contract.
-        None => Arc::clone(unsafe { &ChannelObject::of(channel).channel }),
+        None => ChannelObject::find(channel)?,
     };
     if this.synchronous() {
         // SAFETY: the caller's contract.

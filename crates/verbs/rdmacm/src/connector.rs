@@ -237,7 +237,7 @@ pub struct Conversation {
 pub enum Arrival {
     /// On the link of an identifier.
     Happened(Key, Happening),
-    Request(Box<dyn Offer>),
+    Request(Box<dyn IncomingRequest>),
 }
 
 /// What the owner of a connection gets to know.
@@ -256,7 +256,7 @@ pub enum Happening {
 }
 
 /// A request that came. Dropping it ends the connection, if there is one already.
-pub trait Offer {
+pub trait IncomingRequest {
     /// [`Message::Request`], [`Message::SidrRequest`], or what a peer says that breaks the
     /// protocol.
     fn message(&self) -> &Message;

@@ -44,7 +44,8 @@ pub struct Device {
 // SAFETY: libibverbs objects may be used from every thread (ibv_open_device(3) puts no
 // limit on that), and what changes here is behind a lock.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: libibverbs objects may be used from several threads at a time (ibv_open_device(3) puts no
+// limit on that), and what changes here is behind a lock.
 unsafe impl Sync for Device {}
 
 /// Every device, or why there is none.

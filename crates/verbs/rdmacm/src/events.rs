@@ -27,16 +27,14 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 }
 
 /// # Safety
-/// `channel` came from `rdma_create_event_channel` and nothing uses it.
+/// `channel` came from `rdma_create_event_channel`; what was destroyed before is left alone.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if !channel.is_null() {
-        // SAFETY: the caller's contract.
-        drop(unsafe { Box::from_raw(channel.cast::<ChannelObject>()) });
-    }
+    // SAFETY: the caller's contract.
+    drop(unsafe { ChannelObject::take(channel) });
 }
 
 /// # Safety
-/// `channel` is an event channel, `event` is valid.
+/// `event` is valid.
 pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -44,9 +42,8 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     if channel.is_null() || event.is_null() {
         return answer(Err(Errno::INVAL));
     }
-    // SAFETY: the caller's contract.
-    let channel = Arc::clone(unsafe { &ChannelObject::of(channel).channel });
-    answer(next(&channel).map(|object| {
+    let object = ChannelObject::find(channel).and_then(|channel| next(&channel));
+    answer(object.map(|object| {
         // SAFETY: the caller's contract.
         unsafe { *event = object.give() };
     }))
@@ -89,7 +86,7 @@ pub fn prepare(event: Event) -> Result<Option<Box<EventObject>>, Errno> {
         EventKind::AddrResolved | EventKind::RouteResolved => {
             let info = agent()?.info(event.key);
             if let Ok(info) = info {
-                // SAFETY: as above.
+                // SAFETY: for_event found it, and its event is outstanding, so that it is not freed.
                 unsafe {
                     Id::show_addresses(pointer, &info);
                     if event.kind == EventKind::RouteResolved {
@@ -98,7 +95,7 @@ pub fn prepare(event: Event) -> Result<Option<Box<EventObject>>, Errno> {
                 }
             }
         }
-        EventKind::ConnectResponse if !id.c.qp.is_null() => connect_now(id, &mut object),
+        EventKind::ConnectResponse if !id.qp().is_null() => connect_now(id, &mut object),
         EventKind::MulticastJoin => joined(id, &event, &mut object),
         _ => {}
     }
@@ -133,12 +130,12 @@ fn joined(id: &Id, event: &Event, object: &mut EventObject) {
         return;
     };
     group.attached = true;
-    if id.c.qp.is_null() || group.send_only {
+    if id.qp().is_null() || group.send_only {
         return;
     }
     let gid = ibv_gid { raw: mgid };
     // SAFETY: the program's QP lives as long as it is in the identifier's field.
-    let attached = super::verbs::check(unsafe { (calls().attach_mcast)(id.c.qp, &gid, 0) });
+    let attached = super::verbs::check(unsafe { (calls().attach_mcast)(id.qp(), &gid, 0) });
     if let Err(errno) = attached {
         object.c.event = EventKind::MulticastError as u32;
         object.c.status = -errno.0;
@@ -173,9 +170,9 @@ fn requested(
         event.key,
         info.port_space,
         qp_type,
-        listen_id.c.context,
+        listen_id.context(),
         channel,
-        listen_id.c.channel,
+        listen_id.channel_object(),
         None,
     );
     // SAFETY: just made, and not known to the program yet.
@@ -186,7 +183,7 @@ fn requested(
     let mut object = EventObject::new(pointer, event.kind as u32, event.status, owner);
     object.c.listen_id = listen_pointer;
     object.listener = listen_pointer;
-    // SAFETY: as above.
+    // SAFETY: just made, and not known to the program yet, which could free it.
     let id = unsafe { Id::of(pointer) };
     let mut inner = id.inner();
     if let (Body::Connection { params, .. }, Some(device)) = (&event.body, inner.device) {
@@ -201,7 +198,7 @@ fn requested(
 
 /// Writes the event's parameters, in the form that its identifier has.
 fn fill(id: &Id, event: &Event, object: &mut EventObject) {
-    let datagram = id.c.qp_type == IBV_QPT_UD;
+    let datagram = id.qp_type() == IBV_QPT_UD;
     match &event.body {
         Body::None => {}
         Body::Connection { params, private } => {

@@ -70,7 +70,7 @@ unsafe fn join(
     let mgid = group_gid(&address).ok_or(Errno::INVAL)?;
     let agent = agent()?;
     let mut inner = this.inner();
-    if inner.device.is_none() || this.c.qp_type != IBV_QPT_UD {
+    if inner.device.is_none() || this.qp_type() != IBV_QPT_UD {
         return Err(Errno::INVAL);
     }
     if inner
@@ -133,11 +133,11 @@ pub unsafe fn leave_all(id: *mut rdma_cm_id) {
 }
 
 fn detach(id: &Id, group: &Group) -> Result<(), Errno> {
-    if id.c.qp.is_null() || !group.attached || group.send_only {
+    if id.qp().is_null() || !group.attached || group.send_only {
         return Ok(());
     }
     // SAFETY: the program's QP lives as long as it is in the identifier's field.
-    check(unsafe { (calls().detach_mcast)(id.c.qp, &group.mgid, 0) })
+    check(unsafe { (calls().detach_mcast)(id.qp(), &group.mgid, 0) })
 }
 
 /// The multicast GID of a group's IP address over RoCEv2 (IBTA annex A17): IPv4 is mapped

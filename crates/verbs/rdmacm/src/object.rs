@@ -4,6 +4,7 @@
 //! trusted as the manual pages demand; what its fields say is not: a program may change
 //! `qp_type` or `channel` as it likes.
 
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -97,7 +98,8 @@ pub struct Inner {
 
 #[repr(C)]
 pub struct Id {
-    pub c: rdma_cm_id,
+    /// What the program has a pointer to, and we write through that.
+    c: UnsafeCell<rdma_cm_id>,
     pub key: Key,
     pub outstanding: Arc<Outstanding>,
     inner: Mutex<Inner>,
@@ -117,6 +119,16 @@ static REGISTRY: OnceLock<Registry> = OnceLock::new();
 fn registry() -> MutexGuard<'static, HashMap<Key, IdPointer>> {
     let registry = REGISTRY.get_or_init(|| Registry(Mutex::default()));
     registry.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Channels by the address of their object. A thread may ask a channel that another one has destroyed
+/// a moment ago, as rping's does at its end. A library that asks the kernel gets EBADF for a
+/// descriptor that is closed by then, and so does ours.
+static CHANNELS: OnceLock<Mutex<HashMap<usize, Arc<Channel>>>> = OnceLock::new();
+
+fn channels() -> MutexGuard<'static, HashMap<usize, Arc<Channel>>> {
+    let channels = CHANNELS.get_or_init(Mutex::default);
+    channels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 static AGENT: Mutex<Option<(u32, &'static Agent)>> = Mutex::new(None);
@@ -176,18 +188,37 @@ extern "C" fn forked() {
 impl ChannelObject {
     pub fn new() -> Result<Box<Self>, Errno> {
         let channel = Arc::new(Channel::new()?);
-        Ok(Box::new(Self {
+        let object = Box::new(Self {
             c: rdma_event_channel { fd: channel.fd() },
             channel,
-        }))
+        });
+        let address = (&raw const *object).addr();
+        channels().insert(address, Arc::clone(&object.channel));
+        Ok(object)
     }
 
+    /// The channel that a program names, which goes on as long as somebody waits for it; EBADF if
+    /// the program has destroyed it. The pointer is compared only.
+    pub fn find(pointer: *mut rdma_event_channel) -> Result<Arc<Channel>, Errno> {
+        let found = channels().get(&pointer.addr()).cloned();
+        found.ok_or(Errno::BADF)
+    }
+
+    /// Takes back a channel that was given to a program; `None` if it has been taken back already.
+    ///
     /// # Safety
-    /// `pointer` came from `rdma_create_event_channel` or an identifier's field `channel`,
-    /// and was not destroyed.
-    pub unsafe fn of<'a>(pointer: *mut rdma_event_channel) -> &'a Self {
-        // SAFETY: the caller's contract.
-        unsafe { &*pointer.cast::<Self>() }
+    /// What stands at `pointer`, if a channel does, was given away by `Box::into_raw`.
+    pub unsafe fn take(pointer: *mut rdma_event_channel) -> Option<Box<Self>> {
+        // Out of the table before it is freed: of two threads that destroy it one finds it.
+        channels().remove(&pointer.addr())?;
+        // SAFETY: it stood in the table, so it was made and not freed; the caller's contract.
+        Some(unsafe { Box::from_raw(pointer.cast::<Self>()) })
+    }
+}
+
+impl Drop for ChannelObject {
+    fn drop(&mut self) {
+        channels().remove(&(&raw const *self).addr());
     }
 }
 
@@ -272,7 +303,7 @@ impl Id {
         c.ps = u32::from(port_space);
         c.qp_type = qp_type;
         let id = Box::new(Self {
-            c,
+            c: UnsafeCell::new(c),
             key,
             outstanding: Arc::default(),
             inner: Mutex::new(Inner {
@@ -294,6 +325,32 @@ impl Id {
     pub unsafe fn of<'a>(pointer: *mut rdma_cm_id) -> &'a Self {
         // SAFETY: the caller's contract.
         unsafe { &*pointer.cast::<Self>() }
+    }
+
+    /// The queue pair that the program or `rdma_create_qp` has put in.
+    pub fn qp(&self) -> *mut ibv_qp {
+        // SAFETY: the field is written by calls for this identifier, which a program makes one after the other.
+        unsafe { (*self.c.get()).qp }
+    }
+
+    pub fn context(&self) -> *mut c_void {
+        // SAFETY: the field is written when the identifier is made, and by the program.
+        unsafe { (*self.c.get()).context }
+    }
+
+    pub fn channel_object(&self) -> *mut rdma_event_channel {
+        // SAFETY: the field is written by calls for this identifier, which a program makes one after the other.
+        unsafe { (*self.c.get()).channel }
+    }
+
+    pub fn qp_type(&self) -> u32 {
+        // SAFETY: the field is written when the identifier is made, and by nobody else.
+        unsafe { (*self.c.get()).qp_type }
+    }
+
+    pub fn has_srq(&self) -> bool {
+        // SAFETY: the field is written by calls for this identifier, which a program makes one after the other.
+        unsafe { !(*self.c.get()).srq.is_null() }
     }
 
     pub fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -328,7 +385,8 @@ impl Id {
     /// # Safety
     /// As [`Id::of`].
     pub unsafe fn show_addresses(id: *mut rdma_cm_id, info: &Info) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; the fields are in a cell of the identifier, and nothing below reads them by
+        // `this`.
         let (c, this) = unsafe { (&mut *id, Self::of(id)) };
         let addr = &mut c.route.addr;
         if let Some(source) = &info.source {
@@ -367,7 +425,8 @@ impl Id {
     /// # Safety
     /// As [`Id::of`].
     pub unsafe fn show_route(id: *mut rdma_cm_id, info: &Info) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; the fields are in a cell of the identifier, and nothing below reads them by
+        // `this`.
         let (c, this) = unsafe { (&mut *id, Self::of(id)) };
         // "Exactly" of the selectors in IBTA 15.2.5.16.
         const EXACTLY: u8 = 2;

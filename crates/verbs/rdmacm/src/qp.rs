@@ -66,7 +66,7 @@ pub fn peer_gid(info: &Info) -> [u8; 16] {
 fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
     let info = agent()?.info(id.key)?;
     let inner = id.inner();
-    let qp_type = id.c.qp_type;
+    let qp_type = id.qp_type();
     let datagram = qp_type == IBV_QPT_UD;
     // The passive side decided these when it accepted; the active side has asked and
     // goes by the answer.
@@ -145,20 +145,20 @@ fn modify_to(id: &Id, qp: *mut ibv_qp, state: u32) -> Result<(), Errno> {
 /// access that was agreed on, then RTR and RTS.
 pub fn connect_qp(id: &Id) -> Result<(), Errno> {
     for state in [QPS_INIT, QPS_RTR, QPS_RTS] {
-        modify_to(id, id.c.qp, state)?;
+        modify_to(id, id.qp(), state)?;
     }
     Ok(())
 }
 
 /// Flushes the QP, if there is a connected one.
 pub fn fail_qp(id: &Id) -> Result<(), Errno> {
-    if id.c.qp.is_null() || id.c.qp_type == IBV_QPT_UD {
+    if id.qp().is_null() || id.qp_type() == IBV_QPT_UD {
         return Ok(());
     }
     let mut attr = zeroed_attr();
     attr.qp_state = QPS_ERR;
-    // SAFETY: as in modify_to.
-    check(unsafe { (calls().modify_qp)(id.c.qp, &raw mut attr, QP_STATE) })
+    // SAFETY: the program's QP lives as long as it is in the identifier's field; `attr` is ours.
+    check(unsafe { (calls().modify_qp)(id.qp(), &raw mut attr, QP_STATE) })
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sluice_verbs::iw_cm::{Event, EventSink, IwCm, Offer as StreamOffer};
+use sluice_verbs::iw_cm::{ConnectionParameters, Event, EventSink, IwCm};
 use sluice_verbs::locks::lock;
 
 use crate::Errno;
@@ -16,7 +16,8 @@ use crate::abi::{RDMA_PS_IPOIB, RDMA_PS_UDP};
 use crate::address::Address;
 use crate::channel::{EventKind, Key};
 use crate::connector::{
-    Arrival, Asked, Connector, Happening, Link, Offer, Patience, Search, Surroundings, Target,
+    Arrival, Asked, Connector, Happening, IncomingRequest, Link, Patience, Search, Surroundings,
+    Target,
 };
 use crate::message::{self, ConnParams, Message, PrivateData, Request};
 use crate::poller::Level;
@@ -118,7 +119,7 @@ impl Shared {
                 listener,
                 local,
                 peer,
-                offer,
+                parameters,
             } => {
                 let Some((key, port_space)) = known.listeners.get(&listener).copied() else {
                     drop(known);
@@ -134,18 +135,18 @@ impl Shared {
                         tos: 0,
                         source,
                         destination: Address::from(local),
-                        params: params(stream, &offer, source.gid()),
-                        private: private(&offer.private_data),
+                        params: params(stream, &parameters, source.gid()),
+                        private: private(&parameters.private_data),
                     }),
                     shared: Some(Arc::clone(self)),
                     stream,
                     listener: key,
                 })));
             }
-            Event::Accepted(offer) => Happening::Message(Message::Reply {
+            Event::Accepted(parameters) => Happening::Message(Message::Reply {
                 // The peer's address is the one that was asked.
-                params: params(stream, &offer, [0; 16]),
-                private: private(&offer.private_data),
+                params: params(stream, &parameters, [0; 16]),
+                private: private(&parameters.private_data),
             }),
             Event::Rejected(data) => Happening::Message(Message::Reject {
                 reason: message::REJ_CONSUMER_DEFINED,
@@ -165,12 +166,12 @@ impl Shared {
 }
 
 /// What the peer says of itself. Its queue pair has a number that nobody needs to know.
-fn params(stream: u32, offer: &StreamOffer, gid: [u8; 16]) -> ConnParams {
+fn params(stream: u32, parameters: &ConnectionParameters, gid: [u8; 16]) -> ConnParams {
     let number = |number: u16| u8::try_from(number).unwrap_or(u8::MAX);
     ConnParams {
         qp_num: stream,
-        responder_resources: number(offer.ird),
-        initiator_depth: number(offer.ord),
+        responder_resources: number(parameters.ird),
+        initiator_depth: number(parameters.ord),
         retry_count: 7,
         rnr_retry_count: 7,
         gid,
@@ -183,8 +184,8 @@ fn private(bytes: &[u8]) -> PrivateData {
     PrivateData::new(bytes, PRIVATE_MAX).unwrap_or_default()
 }
 
-fn offer(params: &ConnParams, private: &PrivateData) -> StreamOffer {
-    StreamOffer {
+fn parameters(params: &ConnParams, private: &PrivateData) -> ConnectionParameters {
+    ConnectionParameters {
         ird: u16::from(params.responder_resources),
         ord: u16::from(params.initiator_depth),
         private_data: private.as_slice().to_vec(),
@@ -338,7 +339,7 @@ impl StreamLink {
             request.source.socket_addr(),
             request.destination.socket_addr(),
             request.tos,
-            &offer(&request.params, &request.private),
+            &parameters(&request.params, &request.private),
         );
         match asked {
             Ok(stream) => {
@@ -370,7 +371,7 @@ impl Link for StreamLink {
                 // In front of the end of the stream, which may come at once. Nothing else comes from
                 // the requester but messages of its program.
                 self.here(Happening::Message(Message::ReadyToUse));
-                if cm.accept(stream, &offer(params, private)).is_err() {
+                if cm.accept(stream, &parameters(params, private)).is_err() {
                     self.here(Happening::HungUp);
                 }
             }
@@ -399,7 +400,7 @@ struct StreamRequest {
     listener: Key,
 }
 
-impl Offer for StreamRequest {
+impl IncomingRequest for StreamRequest {
     fn message(&self) -> &Message {
         &self.message
     }

@@ -55,6 +55,8 @@ impl Rendezvous {
     pub fn open_passing(path: &Path, family: &str) -> io::Result<Self> {
         let start = Instant::now();
         loop {
+            // Before it looks: one that stood still itself looks once more.
+            let is_last = start.elapsed() > PATIENCE;
             if let Some((file, identity)) = enter(path)? {
                 let here = Self {
                     path: path.to_path_buf(),
@@ -68,7 +70,7 @@ impl Rendezvous {
                 sweep_family(path, family);
                 return Ok(here);
             }
-            if start.elapsed() > PATIENCE {
+            if is_last {
                 return Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!(

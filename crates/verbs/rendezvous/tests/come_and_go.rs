@@ -1,6 +1,7 @@
 //! Processes that come to a directory and leave it, all at once, and are killed in between: nobody
 //! is in a directory that is not the one in place, and nothing is left in the end.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,10 +22,21 @@ fn place() -> Option<PathBuf> {
     env::var_os("SLV_PLACE").map(PathBuf::from)
 }
 
+/// Comes, also when who removes the directory gets no processor for it.
+fn come(path: &Path) -> Rendezvous {
+    let start = Instant::now();
+    loop {
+        match Rendezvous::open_passing(path, FAMILY) {
+            Err(error) if error.kind() == ErrorKind::TimedOut && start.elapsed() < PATIENCE => {}
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 /// One process: comes and leaves again and again.
 fn visit(path: &Path) {
     for _ in 0..VISITS {
-        let rendezvous = Rendezvous::open_passing(path, FAMILY).unwrap();
+        let rendezvous = come(path);
         let mut numbers = Numbers::new(4);
         let number = numbers.take(&rendezvous, |_, _| Ok(())).unwrap();
         let block = number >> 8;

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rsetsockopt(
             // SAFETY: the caller's contract; the length was checked.
             let number = unsafe { value.cast::<c_int>().read_unaligned() };
             let second = match size >= size_of::<libc::linger>() {
-                // SAFETY: as above.
+                // SAFETY: the caller's contract; `value` has the bytes of a linger, which is two of these.
                 true => unsafe { value.cast::<c_int>().add(1).read_unaligned() },
                 false => 0,
             };

@@ -224,7 +224,7 @@ pub unsafe extern "C" fn rselect(
             .iter()
             .filter(|item| item.events & event != 0 && item.revents & meaning != 0)
         {
-            // SAFETY: as above; the number came out of a set.
+            // SAFETY: the caller's contract: a set that is not null is valid; the number is below FD_SETSIZE.
             unsafe { libc::FD_SET(item.fd, set) };
             ready += 1;
         }

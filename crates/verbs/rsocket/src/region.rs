@@ -65,7 +65,7 @@ impl Region {
     }
 
     pub fn rkey(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the registration lives as long as the region.
         unsafe { (*self.mr).rkey }
     }
 

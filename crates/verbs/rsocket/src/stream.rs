@@ -226,8 +226,8 @@ impl Stream {
             rkey: to.1,
         };
         let mut bad = null_mut();
-        // SAFETY: as in post_receive; what is sent lies in registered memory or, inline,
-        // lives through the call.
+        // SAFETY: the QP lives as long as the stream, the request and its list through the call. What is
+        // sent lies in registered memory or, inline, lives through the call.
         check(unsafe { (calls().post_send)(self.qp, &raw mut wr, &raw mut bad) })?;
         self.places -= 1;
         Ok(())

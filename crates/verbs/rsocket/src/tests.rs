@@ -13,7 +13,7 @@ use sluice_rdmacm::loopback;
 use sluice_verbs_calls::errno::errno;
 
 /// For a condition that only a hang does not reach.
-const PATIENCE_MS: c_int = 20_000;
+const PATIENCE_MS: c_int = 60_000;
 
 /// What a socket is given before it is connected.
 #[derive(Clone, Copy, Default)]

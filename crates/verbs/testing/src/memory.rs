@@ -10,9 +10,9 @@ pub struct Memory {
     pub len: usize,
 }
 
-// SAFETY: it is only touched by volatile accesses, and never freed.
+// SAFETY: an address belongs to no thread; the memory is never freed.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: threads that share it touch the memory by volatile or atomic accesses, and it is never freed.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -40,20 +40,20 @@ impl Memory {
 
     pub fn word(&self, at: usize) -> u64 {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
+        // SAFETY: 8 aligned bytes inside the memory; peers may write them at any time.
         unsafe { self.start.add(at).cast::<u64>().read_volatile() }
     }
 
     pub fn set_word(&self, at: usize, value: u64) {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
+        // SAFETY: 8 aligned bytes inside the memory; peers may read and write them at any time.
         unsafe { self.start.add(at).cast::<u64>().write_volatile(value) };
     }
 
     /// An aligned word that peers add to.
     pub fn atomic(&self, at: usize) -> &'static AtomicU64 {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above, and never freed.
+        // SAFETY: 8 aligned bytes inside the memory, which is never freed.
         unsafe { AtomicU64::from_ptr(self.start.add(at).cast()) }
     }
 
@@ -65,7 +65,7 @@ impl Memory {
     pub fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         for (index, byte) in bytes.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: inside the memory, by the assertion; peers may read and write it at any time.
             unsafe { self.start.add(at + index).write_volatile(*byte) };
         }
     }
@@ -73,7 +73,7 @@ impl Memory {
     pub fn fill(&self, at: usize, len: usize, seed: u8) {
         assert!(at + len <= self.len);
         for index in 0..len {
-            // SAFETY: as above.
+            // SAFETY: inside the memory, by the assertion; peers may read and write it at any time.
             unsafe {
                 let place = self.start.add(at + index);
                 place.write_volatile(pattern(index, seed));

@@ -17,6 +17,13 @@ use crate::memory::Memory;
 /// How long a thread waits for what the other one says: its own steps end earlier.
 const PATIENCE_WITH_PEER: std::time::Duration = PATIENCE.saturating_mul(2);
 
+/// The timeout of a queue pair, eight of which pass before a peer is given up, and more where the protocol stretches
+/// them: nine seconds at least. On a machine with much else to do a thread may be away for long. Losses are found long
+/// before.
+const PATIENT: u8 = 18;
+/// Where the peer will not answer in the end: two seconds, six of the protocol's own.
+const IN_VAIN: u8 = 16;
+
 /// Where a program of a row runs: what each transport's test gives it.
 pub trait Site: Send {
     /// Gives the other program four words and takes its four. It waits for it.
@@ -217,9 +224,19 @@ impl Side {
     }
 
     /// The same, of an end that is there.
-    pub fn connect(&mut self, mut end: Joined) -> Joined {
+    pub fn connect(&mut self, end: Joined) -> Joined {
+        self.connect_with(end, PATIENT)
+    }
+
+    /// A connected end whose peer will not answer in the end.
+    pub fn connected_in_vain(&mut self, len: usize) -> Joined {
+        let end = self.end(QpType::Rc, len, None);
+        self.connect_with(end, IN_VAIN)
+    }
+
+    fn connect_with(&mut self, mut end: Joined, timeout: u8) -> Joined {
         self.introduce(&mut end);
-        end.to_ready();
+        end.to_ready_with(timeout);
         self.meet();
         end
     }
@@ -256,19 +273,21 @@ impl Joined {
         });
     }
 
-    /// Repetitions come after 268 ms, and end after two seconds: on a machine with much else to do a
-    /// thread may be away for long.
     pub fn to_rts(&self, rnr_retry: u8) {
-        self.send_with(16, 7, rnr_retry);
+        self.send_with(PATIENT, 7, rnr_retry);
     }
 
     /// From RESET to where it talks to its peer.
     pub fn to_ready(&self) {
+        self.to_ready_with(PATIENT);
+    }
+
+    fn to_ready_with(&self, timeout: u8) {
         self.to_init();
         self.to_rtr();
         match self.qp.qp_type() {
             QpType::XrcRecv => {}
-            _ => self.to_rts(7),
+            _ => self.send_with(timeout, 7, 7),
         }
     }
 

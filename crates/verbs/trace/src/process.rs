@@ -50,6 +50,7 @@ fn begin(path: PathBuf) -> Result<Trace, String> {
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     // SAFETY: the functions use statics only, and may be called at any time after this.
     unsafe {
+        libc::atexit(behind_exit);
         libc::atexit(at_exit);
         libc::pthread_atfork(None, None, Some(in_child));
     }
@@ -60,6 +61,16 @@ fn begin(path: PathBuf) -> Result<Trace, String> {
 extern "C" fn in_child() {
     if let Some(Some(trace)) = TRACE.get() {
         trace.recorder.turn_off();
+    }
+}
+
+/// Behind [`at_exit`]: where two threads end the program, the one that finds nothing left to run would end
+/// it while the other one waits there.
+extern "C" fn behind_exit() {
+    if let Some(Some(trace)) = TRACE.get()
+        && !trace.recorder.is_off()
+    {
+        let _ = trace.recorder.close(PATIENCE);
     }
 }
 

@@ -8,7 +8,7 @@ use sluice_sys::errno::Errno;
 use sluice_transport::polls::VainPolls;
 use sluice_transport::request::operation;
 use sluice_verbs::error::Error;
-use sluice_verbs::iw_cm::{EventSink, IwCm, Offer};
+use sluice_verbs::iw_cm::{ConnectionParameters, EventSink, IwCm};
 use sluice_verbs::opcode::Opcodes;
 use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{ArmedQueues, Identity, NewQp, QpChange, QpParams, TransportCaps};
@@ -38,6 +38,11 @@ impl IwarpTransport {
         let duty: Weak<Node> = Arc::downgrade(&node);
         sluice_sys::at_exit::remember(duty);
         Ok(Arc::new(Self { node }))
+    }
+
+    /// How long a peer that connects from now on may take to say what it wants: 10 s at first.
+    pub fn set_request_wait(&self, wait: core::time::Duration) {
+        self.node.manager.set_request_wait(wait);
     }
 }
 
@@ -152,18 +157,24 @@ impl IwCm for IwarpTransport {
         source: SocketAddr,
         destination: SocketAddr,
         tos: u8,
-        offer: &Offer,
+        parameters: &ConnectionParameters,
     ) -> Result<u32> {
         let ends = (source, destination);
-        self.node.manager.connect(self.polls()?, ends, tos, offer)
+        self.node
+            .manager
+            .connect(self.polls()?, ends, tos, parameters)
     }
 
     fn is_requested(&self, stream: u32) -> bool {
         self.node.manager.is_requested(stream)
     }
 
-    fn accept(&self, stream: u32, offer: &Offer) -> Result<()> {
-        if let Some(made) = self.node.manager.accept(self.polls()?, stream, offer)? {
+    fn accept(&self, stream: u32, parameters: &ConnectionParameters) -> Result<()> {
+        if let Some(made) = self
+            .node
+            .manager
+            .accept(self.polls()?, stream, parameters)?
+        {
             made.start(stream);
         }
         Ok(())

@@ -16,7 +16,7 @@ use sluice_protocol::iwarp::{
 use sluice_sys::errno::Errno;
 use sluice_trace::Direction;
 use sluice_verbs::error::{Error, Result};
-use sluice_verbs::iw_cm::{Event, EventSink, Offer};
+use sluice_verbs::iw_cm::{ConnectionParameters, Event, EventSink};
 use sluice_verbs::locks::{lock, try_lock};
 use sluice_wire::iwarp::{Enhanced, Revision, Role, Startup};
 
@@ -26,8 +26,8 @@ use crate::trace::Trace;
 
 /// Connections that a listener lets wait in the kernel.
 const BACKLOG: i32 = 1024;
-/// How long a peer that has connected may take to say what it wants.
-const REQUEST_WAIT: Duration = Duration::from_secs(5);
+/// How long a peer that has connected may take to say what it wants, if nothing else is said.
+const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a socket whose queue pair has gone waits for the peer's end.
 const LINGER_WAIT: Duration = Duration::from_secs(2);
 /// Connections that have not said what they want, at a time. More are turned away.
@@ -78,6 +78,8 @@ struct Entry {
     /// Who waits for it to be accepted, or has it.
     part: Option<Arc<Part>>,
     deadline: Option<Instant>,
+    /// That is over, and what has come by then is still to be taken.
+    is_late: bool,
     /// Nobody wants to hear of it.
     forgotten: bool,
 }
@@ -105,6 +107,8 @@ pub struct Manager {
     listeners: Mutex<HashMap<u32, Socket>>,
     sink: Mutex<Option<Arc<dyn EventSink>>>,
     last: AtomicU32,
+    /// How long a peer that has connected may take to say what it wants.
+    request_wait: Mutex<Duration>,
     /// CRCs are asked for.
     crc: bool,
 }
@@ -116,8 +120,13 @@ impl Manager {
             listeners: Mutex::default(),
             sink: Mutex::default(),
             last: AtomicU32::new(1),
+            request_wait: Mutex::new(REQUEST_WAIT),
             crc,
         }
+    }
+
+    pub fn set_request_wait(&self, wait: Duration) {
+        *lock(&self.request_wait) = wait;
     }
 
     pub fn set_sink(&self, sink: Arc<dyn EventSink>) {
@@ -143,13 +152,13 @@ impl Manager {
     }
 
     /// Of bytes that both ends have to agree on.
-    fn wishes(&self, offer: &Offer) -> Wishes {
+    fn wishes(&self, parameters: &ConnectionParameters) -> Wishes {
         let number = |number: u16| number.min(Enhanced::UNSPECIFIED - 1);
         Wishes {
             crc: self.crc,
-            ird: number(offer.ird),
+            ird: number(parameters.ird),
             ird_max: IRD_MAX,
-            ord: number(offer.ord),
+            ord: number(parameters.ord),
             peer_to_peer: true,
             long_frames: true,
         }
@@ -178,10 +187,10 @@ impl Manager {
         poll: &Polls,
         (source, destination): (SocketAddr, SocketAddr),
         tos: u8,
-        offer: &Offer,
+        parameters: &ConnectionParameters,
     ) -> Result<u32> {
-        let wishes = self.wishes(offer);
-        let request = emit(&iwarp::request(&wishes, &offer.private_data))?;
+        let wishes = self.wishes(parameters);
+        let request = emit(&iwarp::request(&wishes, &parameters.private_data))?;
         let socket = Socket::connecting(source, destination, tos).map_err(system)?;
         let mut streams = lock(&self.streams);
         let number = self.number(|number| streams.contains_key(&number));
@@ -198,6 +207,7 @@ impl Manager {
         let Some(socket) = listeners.get(&listener) else {
             return;
         };
+        let wait = *lock(&self.request_wait);
         let mut streams = lock(&self.streams);
         while let Ok(socket) = socket.accept() {
             let strange = |entry: &&Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
@@ -211,7 +221,7 @@ impl Manager {
             {
                 let came = Vec::new();
                 let phase = Phase::AwaitsRequest { listener, came };
-                let deadline = Instant::now() + REQUEST_WAIT;
+                let deadline = Instant::now() + wait;
                 let mut entry = Entry::new(socket, phase, Some(deadline));
                 entry.trace = Trace::begin(&entry.socket, false);
                 streams.insert(number, entry);
@@ -265,8 +275,13 @@ impl Manager {
     }
 
     /// Agrees to a request.
-    pub fn accept(&self, poll: &Polls, number: u32, offer: &Offer) -> Result<Option<Made>> {
-        let wishes = self.wishes(offer);
+    pub fn accept(
+        &self,
+        poll: &Polls,
+        number: u32,
+        parameters: &ConnectionParameters,
+    ) -> Result<Option<Made>> {
+        let wishes = self.wishes(parameters);
         let mut streams = lock(&self.streams);
         let entry = streams.get_mut(&number).ok_or(Error::NotFound)?;
         let Phase::Requested { request, rest } = &mut entry.phase else {
@@ -275,7 +290,7 @@ impl Manager {
         let Ok(Some(Arrived { startup, .. })) = arrived(Role::Request, request) else {
             return Err(Error::BadValue);
         };
-        let (reply, settings) = accept(&startup, &wishes, &offer.private_data);
+        let (reply, settings) = accept(&startup, &wishes, &parameters.private_data);
         let reply = emit(&reply)?;
         let rest = core::mem::take(rest);
         // The first bytes on the connection, and few: there is room for them.
@@ -372,6 +387,7 @@ impl Manager {
             entry.part = None;
             entry.phase = Phase::Lingers;
             entry.deadline = Some(Instant::now() + LINGER_WAIT);
+            entry.is_late = false;
         } else {
             streams.remove(&number);
         }
@@ -381,10 +397,14 @@ impl Manager {
         }
     }
 
-    /// Ends what has taken too long. When to look again.
+    /// Ends what has taken too long, at the second look behind its time: what came while this thread stood still, it
+    /// takes between the two. When to look again.
     pub fn expire(&self, now: Instant) -> Option<Instant> {
         let mut streams = lock(&self.streams);
-        streams.retain(|_, entry| entry.deadline.is_none_or(|deadline| deadline > now));
+        streams.retain(|_, entry| {
+            let in_time = entry.deadline.is_none_or(|deadline| deadline > now);
+            in_time || !core::mem::replace(&mut entry.is_late, true)
+        });
         streams.values().filter_map(|entry| entry.deadline).min()
     }
 
@@ -435,6 +455,7 @@ impl Entry {
             phase,
             part: None,
             deadline,
+            is_late: false,
             forgotten: false,
         }
     }
@@ -504,11 +525,11 @@ impl Entry {
         };
         match established(wishes, &reply.startup) {
             Ok(settings) => {
-                let offer = offer_of(&reply.startup);
+                let parameters = parameters_of(&reply.startup);
                 let bytes = reply.bytes;
                 let rest = came.split_off(bytes);
                 self.phase = Phase::Ready { settings, rest };
-                Outcome::Tell(Event::Accepted(offer))
+                Outcome::Tell(Event::Accepted(parameters))
             }
             Err(Obstacle::Rejected) => {
                 Outcome::Over(Event::Rejected(reply.startup.private_data.to_vec()))
@@ -557,7 +578,7 @@ impl Entry {
             listener: *listener,
             local,
             peer,
-            offer: offer_of(&request.startup),
+            parameters: parameters_of(&request.startup),
         };
         let bytes = request.bytes;
         let rest = came.split_off(bytes);
@@ -577,7 +598,7 @@ impl Entry {
 
 /// What a peer says of READs: how many it takes, and how many it will have open. RFC 5044 has no
 /// place for that: then as many as there can be.
-fn offer_of(startup: &Startup<'_>) -> Offer {
+fn parameters_of(startup: &Startup<'_>) -> ConnectionParameters {
     let number = |number: u16| match number {
         Enhanced::UNSPECIFIED => IRD_MAX,
         number => number,
@@ -586,7 +607,7 @@ fn offer_of(startup: &Startup<'_>) -> Offer {
         Revision::Two(Some(said)) => (number(said.ird), number(said.ord)),
         _ => (IRD_MAX, IRD_MAX),
     };
-    Offer {
+    ConnectionParameters {
         ird,
         ord,
         private_data: startup.private_data.to_vec(),
@@ -652,3 +673,6 @@ pub fn parse(token: u64) -> (Kind, u32) {
     let kind = KINDS.get((token >> 32) as usize).copied();
     (kind.unwrap_or(Kind::Kick), token as u32)
 }
+
+#[cfg(test)]
+mod tests;

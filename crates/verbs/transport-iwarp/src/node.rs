@@ -14,8 +14,8 @@ use sluice_sys::process::now_ns;
 use sluice_sys::wake::{drain, eventfd, ring};
 use sluice_transport::worker::{self, Control, Look, Manner, WATCH_NS, Woken, Work};
 use sluice_verbs::locks::lock;
-use sluice_verbs::settled;
 use sluice_verbs::transport::{ArmedQueues, QpParams};
+use sluice_verbs::with_aftermath;
 
 use crate::completions::{Completions, Member, join, leave};
 use crate::manager::{self, Kind, Manager, token};
@@ -283,7 +283,7 @@ impl Work<1> for Streams {
             let Some(known) = lock(&node.parts).get(&part).cloned() else {
                 continue;
             };
-            if let Some(worked) = settled(|after| known.work_when_called(after)) {
+            if let Some(worked) = with_aftermath(|after| known.work_when_called(after)) {
                 if worked.more {
                     self.next.push((part, false));
                 }
@@ -301,7 +301,7 @@ impl Work<1> for Streams {
                 continue;
             };
             // Whoever is at it does everything.
-            let Some(worked) = settled(|after| known.work(hung, after)) else {
+            let Some(worked) = with_aftermath(|after| known.work(hung, after)) else {
                 continue;
             };
             if worked.more {

@@ -478,7 +478,7 @@ impl Machine {
                 requests: &self.requests,
             };
             stream.transmit(now, &source, Some(&mut bridge));
-            self.inbound.put_aside(qp);
+            self.inbound.suspend(qp);
         }
         self.report(after);
         more
@@ -547,7 +547,7 @@ impl Machine {
     /// The stream, if it has ended in both directions.
     fn take_ended(&mut self) -> Option<(Stream, bool)> {
         let now = Instant::from_nanos(now_ns());
-        if !self.stream.as_mut()?.settle(now) {
+        if !self.stream.as_mut()?.advance(now) {
             return None;
         }
         Some((self.stream.take()?, false))

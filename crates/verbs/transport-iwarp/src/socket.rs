@@ -151,7 +151,8 @@ impl Socket {
     /// The pieces are writable during the call, and no reference to them is alive.
     pub unsafe fn receive(&self, pieces: &[Piece]) -> io::Result<usize> {
         let mut message = message(pieces);
-        // SAFETY: as in `send`.
+        // SAFETY: the header and the list live through the call, and by the caller's contract the pieces are
+        // writable and nobody's.
         count(unsafe { libc::recvmsg(self.raw(), &raw mut message, 0) })
     }
 

@@ -21,6 +21,9 @@ use crate::trace::Trace;
 const RECEIVE_WAIT: Duration = Duration::from_secs(60);
 /// How long the peer has to close its direction after ours.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// After how long a peer that does not answer is sent a WRITE of nothing: some miss what came while they were
+/// busy. As long as TCP waits at least before it repeats.
+const KEEPALIVE: Duration = Duration::from_millis(200);
 /// Bytes that are taken before others have their turn.
 const TURN_BYTES: usize = 1 << 20;
 /// From so many bytes on that go straight to their place, what is behind them is taken to be of the same
@@ -75,6 +78,7 @@ impl Stream {
                 depth,
                 receive_wait: RECEIVE_WAIT,
                 close_wait: CLOSE_WAIT,
+                keepalive: KEEPALIVE,
             }),
             trace,
             staged: Staged::new(rest, settings.crc),
@@ -238,6 +242,7 @@ impl Stream {
             }
             let sent = self.out.flush(&self.socket, source, &mut self.trace);
             self.connection.released(self.out.sent());
+            self.connection.sent(now);
             self.blocked = sent == Sent::Blocked;
             match (sent, &mut memory) {
                 (Sent::All, _) => {}
@@ -294,7 +299,7 @@ impl Stream {
     }
 
     /// Does with TCP's connection what is due. True: it has ended in both directions.
-    pub fn settle(&mut self, now: Instant) -> bool {
+    pub fn advance(&mut self, now: Instant) -> bool {
         match self.connection.stream() {
             Verdict::Open => return false,
             Verdict::Finish => {

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use sluice_transport_iwarp::IwarpTransport;
-use sluice_verbs::iw_cm::{Event, EventSink, IwCm, Offer};
+use sluice_verbs::iw_cm::{ConnectionParameters, Event, EventSink, IwCm};
 use sluice_verbs::{Device, Error, Transport};
 use sluice_verbs_testing::{PATIENCE, Row, Side, Site, Thread, rows};
 
@@ -33,6 +33,8 @@ impl Connected {
     fn new(thread: Thread, transport: Arc<IwarpTransport>, asks: bool) -> Self {
         let (sender, events) = channel();
         transport.set_sink(Arc::new(Sink(Mutex::new(sender))));
+        // Who gets no processor between connecting and asking is not turned away.
+        transport.set_request_wait(PATIENCE);
         Self {
             thread,
             transport,
@@ -52,8 +54,8 @@ impl Connected {
     }
 }
 
-fn offer() -> Offer {
-    Offer {
+fn parameters() -> ConnectionParameters {
+    ConnectionParameters {
         ird: 16,
         ord: 16,
         private_data: b"conformance".to_vec(),
@@ -77,9 +79,9 @@ impl Site for Connected {
             let port = self.swap([0; 4])[0] as u16;
             let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let stream = cm.connect(from, to, 0, &offer()).unwrap();
+            let stream = cm.connect(from, to, 0, &parameters()).unwrap();
             let answer = self.event(|event| !matches!(event, Event::Closed));
-            assert_eq!(answer, (stream, Event::Accepted(offer())));
+            assert_eq!(answer, (stream, Event::Accepted(parameters())));
             return Some(stream);
         }
         // Somebody else may take the port that was free.
@@ -96,16 +98,16 @@ impl Site for Connected {
         match event {
             Event::Requested {
                 listener: of,
-                offer: theirs,
+                parameters: theirs,
                 local,
                 ..
             } => {
-                assert_eq!((of, theirs, local), (listener, offer(), address));
+                assert_eq!((of, theirs, local), (listener, parameters(), address));
             }
             other => panic!("{other:?}"),
         }
         cm.end_listening(listener);
-        cm.accept(stream, &offer()).unwrap();
+        cm.accept(stream, &parameters()).unwrap();
         Some(stream)
     }
 }

@@ -6,7 +6,7 @@
 //! carried out and answers; the answer ends the request (both `qp`).
 //!
 //! **Locks.** A responder is locked while it carries a request out, before all locks of the engine; what
-//! follows is settled behind it. What `post` locks is never held over a call into the engine.
+//! follows is done behind it. What `post` locks is never held over a call into the engine.
 
 mod frame;
 mod qp;

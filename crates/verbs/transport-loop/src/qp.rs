@@ -9,7 +9,7 @@ use sluice_verbs::responder::{RecvWqe, TakeError};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::{
     Aftermath, Gid, Message, NakReason, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result,
-    SendDone, WcStatus, Wqe, WrOpcode, send_flags, settled,
+    SendDone, WcStatus, Wqe, WrOpcode, send_flags, with_aftermath,
 };
 
 use crate::frame::{ANSWER, Frame};
@@ -73,7 +73,7 @@ impl Part {
             _ if !qp.scatter_answer(answer.seq, &answer.payload) => WcStatus::LocProtErr,
             status => status.unwrap_or(WcStatus::BadRespErr),
         };
-        settled(|after| qp.complete_send(answer.seq, done, after));
+        with_aftermath(|after| qp.complete_send(answer.seq, done, after));
     }
 
     /// There is no peer any more: the oldest request fails, and the queue pair in any case.
@@ -84,7 +84,7 @@ impl Part {
         let failed = SendDone::failed(WcStatus::RetryExcErr);
         let open = std::mem::take(&mut lock(&self.state).open);
         let open: Vec<_> = open.iter().map(|(seq, _)| (*seq, failed)).collect();
-        settled(|after| {
+        with_aftermath(|after| {
             qp.complete_sends(&open, after);
             qp.fail(None, after);
         });
@@ -229,7 +229,7 @@ pub fn take(node: &Node, part: Option<Arc<Part>>, request: Frame) {
 
 /// Carries out what waits, as far as it goes.
 fn serve(part: &Part) {
-    while settled(|after| serve_one(part, &mut lock(&part.responder), after)) {}
+    while with_aftermath(|after| serve_one(part, &mut lock(&part.responder), after)) {}
 }
 
 /// Carries out the first that waits. False when it goes on waiting, or there is none.

@@ -121,7 +121,8 @@ impl<T> Deref for Hold<'_, T> {
 impl<T> DerefMut for Hold<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and by `&mut self` nothing else of it is given out.
+        // SAFETY: the state is not FREE until this is dropped, and nobody makes another in that time: the
+        // value is this thread's, and by `&mut self` nothing else of it is given out.
         unsafe { &mut *self.baton.value.get() }
     }
 }

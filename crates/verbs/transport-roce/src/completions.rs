@@ -1,13 +1,13 @@
-//! Which lanes a completion queue's completions come from.
+//! Which shards a completion queue's completions come from.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::lane_set::{LANES_MAX, Set};
 use crate::locks::lock;
+use crate::shard_set::{SHARDS_MAX, Set};
 
-/// The lanes that a completion queue's completions come from: those of its queue pairs.
+/// The shards that a completion queue's completions come from: those of its queue pairs.
 #[derive(Debug, Default)]
 pub struct Sources {
     set: AtomicU64,
@@ -16,24 +16,24 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// A queue pair on this lane completes here, or does so no longer.
-    fn change(&self, lane: usize, by: impl FnOnce(u32) -> u32) {
+    /// A queue pair on this shard completes here, or does so no longer.
+    fn change(&self, shard: usize, by: impl FnOnce(u32) -> u32) {
         let mut counts = lock(&self.counts);
-        if counts.len() <= lane {
-            counts.resize(lane + 1, 0);
+        if counts.len() <= shard {
+            counts.resize(shard + 1, 0);
         }
-        let Some(count) = counts.get_mut(lane) else {
+        let Some(count) = counts.get_mut(shard) else {
             return;
         };
         *count = by(*count);
-        let bit = 1 << (lane % LANES_MAX);
+        let bit = 1 << (shard % SHARDS_MAX);
         match *count {
             0 => self.set.fetch_and(!bit, Ordering::SeqCst),
             _ => self.set.fetch_or(bit, Ordering::SeqCst),
         };
     }
 
-    /// The lanes.
+    /// The shards.
     pub fn set(&self) -> Set {
         Set(self.set.load(Ordering::SeqCst))
     }
@@ -65,14 +65,14 @@ impl Completions {
         }
     }
 
-    /// The lanes to look at for a completion queue. Empty: it has no queue pairs, and whoever
+    /// The shards to look at for a completion queue. Empty: it has no queue pairs, and whoever
     /// polls it may look at all.
     pub fn sources(&self, own: &Sources) -> Set {
         Set(own.set().0 | self.any.set().0)
     }
 
-    /// A queue pair on a lane completes to these queues. Until what is given back is dropped.
-    pub fn join(&self, lane: usize, queues: [Option<u32>; 2]) -> Member {
+    /// A queue pair on a shard completes to these queues. Until what is given back is dropped.
+    pub fn join(&self, shard: usize, queues: [Option<u32>; 2]) -> Member {
         let by_id = lock(&self.by_id);
         let known = queues.iter().flatten().filter_map(|id| by_id.get(id));
         let mut sources: Vec<_> = known.cloned().collect();
@@ -80,23 +80,23 @@ impl Completions {
             sources.push(self.any.clone());
         }
         for sources in &sources {
-            sources.change(lane, |count| count.saturating_add(1));
+            sources.change(shard, |count| count.saturating_add(1));
         }
-        Member { lane, sources }
+        Member { shard, sources }
     }
 }
 
 /// A queue pair's place among the sources of its completion queues.
 #[derive(Debug)]
 pub struct Member {
-    lane: usize,
+    shard: usize,
     sources: Vec<Arc<Sources>>,
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
         for sources in &self.sources {
-            sources.change(self.lane, |count| count.saturating_sub(1));
+            sources.change(self.shard, |count| count.saturating_sub(1));
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completion_queues_know_the_lanes_of_their_queue_pairs() {
+    fn completion_queues_know_the_shards_of_their_queue_pairs() {
         let all = Completions::default();
         let (one, two) = (all.add(1), all.add(2));
         assert!(all.sources(&one).is_empty());

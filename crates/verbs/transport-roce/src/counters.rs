@@ -37,9 +37,9 @@ impl AddAssign<&Seen> for Seen {
     }
 }
 
-/// What a lane has dropped, and why.
+/// What a shard has dropped, and why.
 #[derive(Debug, Default)]
-pub struct LaneCounters {
+pub struct ShardCounters {
     /// Not a legal packet.
     pub malformed: AtomicU64,
     /// No such queue pair here.
@@ -48,7 +48,7 @@ pub struct LaneCounters {
     pub not_taken: AtomicU64,
     /// There was no way to the destination.
     pub unreachable: AtomicU64,
-    /// Too many waited for the lane that were brought to it.
+    /// Too many waited for the shard that were brought to it.
     pub crowded: AtomicU64,
 }
 

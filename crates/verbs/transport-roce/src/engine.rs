@@ -1,4 +1,4 @@
-//! What the transport's threads do, one for each lane ([`sluice_transport::worker`]).
+//! What the transport's threads do, one for each shard ([`sluice_transport::worker`]).
 //!
 //! Packets announce themselves: a port's descriptor is readable as long as there are some. So a
 //! thread that sleeps waits for these descriptors, and one that watches does not. Deadlines (repetitions,
@@ -10,11 +10,11 @@ use sluice_sys::errno::Errno;
 use sluice_transport::worker::{
     self, Control, KICK, Look, Manner, PORT, Sleeper, WATCH_NS, WATCHED, Woken, Work, token,
 };
-use sluice_verbs::settled;
+use sluice_verbs::with_aftermath;
 
-use crate::lane::gate::Gate;
-use crate::lane::worker::Worker;
 use crate::node::Node;
+use crate::shard::gate::Gate;
+use crate::shard::worker::Worker;
 use crate::watched::{LISTENER, NEIGHBOUR, NETWORK, UDP, XDP};
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well: these cost a system call.
@@ -22,13 +22,13 @@ const UDP_LOOKS: u32 = 64;
 
 /// Starts the threads.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
-    for lane in 0..node.lanes.count() {
-        let name = match lane {
+    for shard in 0..node.shards.count() {
+        let name = match shard {
             0 => "sluice-roce".to_owned(),
-            _ => format!("sluice-roce-{lane}"),
+            _ => format!("sluice-roce-{shard}"),
         };
         let ports = Ports {
-            lane,
+            shard,
             looks_at_udp: true,
             steers_at: u64::MAX,
             tokens: [0; 64],
@@ -41,9 +41,9 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The ports of a lane.
+/// The ports of a shard.
 struct Ports {
-    lane: usize,
+    shard: usize,
     /// The UDP sockets may have something.
     looks_at_udp: bool,
     /// When the steering of packets is to be looked at again, nanoseconds.
@@ -53,7 +53,7 @@ struct Ports {
 
 impl Ports {
     fn gate<'a>(&self, node: &'a Node) -> &'a Gate {
-        &node.lanes[self.lane].gate
+        &node.shards[self.shard].gate
     }
 }
 
@@ -80,14 +80,14 @@ impl Work<1> for Ports {
             Look::Again { looks } => looks.is_multiple_of(UDP_LOOKS),
         };
         let worker = Worker::Engine { udp };
-        let found = settled(|after| node.lanes.progress(self.lane, worker, after));
+        let found = with_aftermath(|after| node.shards.progress(self.shard, worker, after));
         found.map(|found| [found])
     }
 
     /// One of the threads does what is the transport's.
     fn chores(&mut self, node: &Node, now: u64, busy: bool) {
         let network = &node.common().network;
-        if self.lane == 0 {
+        if self.shard == 0 {
             self.steers_at = network.steer_on_demand(now);
         }
         if busy {

@@ -4,7 +4,7 @@ use core::fmt;
 use core::num::NonZeroU8;
 use core::str::FromStr;
 
-use crate::lane_set::LANES_MAX;
+use crate::shard_set::SHARDS_MAX;
 
 /// How many engine threads a transport has. Each has ports and a share of the queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl fmt::Display for NotEngines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no number of engine threads; 1 to {LANES_MAX} are",
+            "{:?} is no number of engine threads; 1 to {SHARDS_MAX} are",
             self.0
         )
     }
@@ -42,7 +42,7 @@ impl FromStr for Engines {
     fn from_str(text: &str) -> Result<Self, NotEngines> {
         let number: Option<NonZeroU8> = text.trim().parse().ok();
         number
-            .filter(|number| usize::from(number.get()) <= LANES_MAX)
+            .filter(|number| usize::from(number.get()) <= SHARDS_MAX)
             .map(Self)
             .ok_or_else(|| NotEngines(text.to_owned()))
     }
@@ -57,7 +57,7 @@ impl Engines {
         }
     }
 
-    /// From 1 to [`LANES_MAX`].
+    /// From 1 to [`SHARDS_MAX`].
     pub fn count(self) -> usize {
         usize::from(self.0.get())
     }

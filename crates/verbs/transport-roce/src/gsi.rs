@@ -30,7 +30,7 @@ pub struct Gsi {
 }
 
 impl Gsi {
-    /// A datagram came. Without any lock of a lane: the receiver may send.
+    /// A datagram came. Without any lock of a shard: the receiver may send.
     pub fn came(&self, path: &MadPath, mad: &Mad, passed_on: bool) {
         let receiver = read(&self.receiver).clone();
         if let Some(receiver) = receiver {
@@ -42,7 +42,7 @@ impl Gsi {
         *write(&self.receiver) = Some(receiver);
     }
 
-    /// Puts a datagram where the lane's next round finds it.
+    /// Puts a datagram where the shard's next round finds it.
     pub fn post(&self, path: Path, mad: &Mad) {
         let mut waiting = lock(&self.waiting);
         if waiting.len() < WAITING_MAX {
@@ -64,7 +64,7 @@ impl Gsi {
     }
 }
 
-/// The sending half, which belongs to a lane.
+/// The sending half, which belongs to a shard.
 #[derive(Default)]
 pub struct Sender {
     psn: u32,

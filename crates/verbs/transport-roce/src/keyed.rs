@@ -1,11 +1,11 @@
-//! What is a lane's and lies elsewhere, as its queue pairs' machines do: whoever has the lane has its key, and
+//! What is a shard's and lies elsewhere, as its queue pairs' machines do: whoever has the shard has its key, and
 //! with that reaches them. No lock of their own is needed, and none can be forgotten.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A lane's key. There is one of each.
+/// A shard's key. There is one of each.
 #[derive(Debug, Default)]
 pub struct Key(u64);
 
@@ -56,7 +56,7 @@ impl<T> Keyed<T> {
     /// The value, for as long as the key is in it. The wrong key is a mistake of the caller's.
     #[inline]
     pub fn open<'a>(&'a self, key: &'a mut Key) -> &'a mut T {
-        assert_eq!(self.hole, key.hole(), "the key of another lane");
+        assert_eq!(self.hole, key.hole(), "the key of another shard");
         // SAFETY: keys are all different and are not copied, so this is the only one that opens it; it is borrowed
         // as long as what is given out. A key that was taken opens nothing, since no hole is for it.
         unsafe { &mut *self.value.get() }

@@ -4,20 +4,20 @@
 //! with debug assertions check it:
 //!
 //! 1. whoever joins a group ([`crate::multicast`]) or serves an interface ([`crate::node`]);
-//! 2. a lane, and with it its queue pairs' machines ([`crate::keyed`]). Who holds one takes no other, but
+//! 2. a shard, and with it its queue pairs' machines ([`crate::keyed`]). Who holds one takes no other, but
 //!    may put packets into what another waits with;
 //! 3. the engine's own, a send half among them.
 //!
-//! Whoever posts holds none of these when it tries a lane.
+//! Whoever posts holds none of these when it tries a shard.
 //!
-//! Behind all of these, so that a lane may be held by whoever takes one: the numbers,
+//! Behind all of these, so that a shard may be held by whoever takes one: the numbers,
 //! and behind these the routes, which a new block is made known to; where a datagram goes; the table of
-//! queue pairs; completion queues, and behind them the lanes of each; groups' members; forwarding; a
-//! gate's notes; what was brought; a queue that lanes share, and behind it what waits for it; what is
+//! queue pairs; completion queues, and behind them the shards of each; groups' members; forwarding; a
+//! gate's notes; what was brought; a queue that shards share, and behind it what waits for it; what is
 //! not shared by several modules. Nobody who holds one of these takes another, or asks for
-//! a lane, where nothing else is said.
+//! a shard, where nothing else is said.
 //!
-//! A lane and a shared queue are [`crate::baton`]s, all others the standard library's.
+//! A shard and a shared queue are [`crate::baton`]s, all others the standard library's.
 
 #[cfg(debug_assertions)]
 use core::cell::Cell;
@@ -29,9 +29,9 @@ pub use sluice_verbs::locks::{Guard, Held, lock, read, taken, write};
 pub enum Rank {
     /// Nobody else joins a group, or serves an interface.
     Change,
-    /// A lane.
-    Lane,
-    /// A queue that lanes share.
+    /// A shard.
+    Shard,
+    /// A queue that shards share.
     Queue,
 }
 
@@ -94,16 +94,16 @@ mod tests {
     fn who_waits_against_the_order_is_told() {
         let wait = |rank: Rank| std::panic::catch_unwind(|| drop(rank.wait()));
         let change = Rank::Change.wait();
-        let lane = Rank::Lane.wait();
+        let shard = Rank::Shard.wait();
         let queue = Rank::Queue.wait();
         assert!(wait(Rank::Queue).is_err());
         drop(queue);
         assert!(wait(Rank::Queue).is_ok());
-        assert!(wait(Rank::Lane).is_err() && wait(Rank::Change).is_err());
+        assert!(wait(Rank::Shard).is_err() && wait(Rank::Change).is_err());
         // Who does not wait keeps nobody waiting.
-        let other = Rank::Lane.got();
-        drop((other, lane));
-        assert!(wait(Rank::Lane).is_ok() && wait(Rank::Change).is_err());
+        let other = Rank::Shard.got();
+        drop((other, shard));
+        assert!(wait(Rank::Shard).is_ok() && wait(Rank::Change).is_err());
         drop(change);
         assert!(wait(Rank::Change).is_ok());
     }

@@ -14,7 +14,7 @@ use crate::queue_pair::part::Part;
 #[derive(Default)]
 pub struct Groups {
     /// Held by whoever joins or leaves, so that the sockets follow the members. In front of a
-    /// lane's lock; whoever holds a lane takes only the members'.
+    /// shard's lock; whoever holds a shard takes only the members'.
     changes: Mutex<()>,
     members: RwLock<HashMap<IpAddr, Vec<Arc<Part>>>>,
 }

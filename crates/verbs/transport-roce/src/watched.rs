@@ -1,4 +1,4 @@
-//! What wakes a lane's thread besides what wakes every transport's ([`sluice_transport::worker`]).
+//! What wakes a shard's thread besides what wakes every transport's ([`sluice_transport::worker`]).
 
 /// Kinds of what wakes a thread ([`sluice_transport::worker::token`]).
 pub const NETWORK: u64 = 3;

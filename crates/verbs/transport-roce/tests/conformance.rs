@@ -1,4 +1,4 @@
-//! The conformance suite: over a cable in memory, with one lane and with several, over a cable that
+//! The conformance suite: over a cable in memory, with one shard and with several, over a cable that
 //! loses packets, and over UDP between two network namespaces.
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::net::Ipv6Addr;
 
 use common::cable::Steer;
-use common::{world, world_of_lanes};
+use common::{world, world_of_shards};
 use sluice_lab::link::Settings;
 use sluice_lab::pair::{End, Pair, SIDES};
 use sluice_lab::verdict::made;
@@ -41,9 +41,9 @@ mod cable {
     sluice_verbs_testing::conformance!(|_, row| super::over_a_cable(row, super::world("")));
 }
 
-mod lanes {
+mod shards {
     sluice_verbs_testing::conformance!(|_, row| {
-        let sides = super::world_of_lanes("", [2, 3], super::Steer::Right);
+        let sides = super::world_of_shards("", [2, 3], super::Steer::Right);
         super::over_a_cable(row, sides);
     });
 }

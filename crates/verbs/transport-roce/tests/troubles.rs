@@ -100,13 +100,17 @@ fn sleepers_talk_over_a_bad_cable() {
     });
 }
 
-/// Two packets of a long message have come, the rest is held back.
-fn in_the_middle(act: impl FnOnce(&End, &End)) -> (End, End, [common::Side; 2]) {
+/// Two packets of a long message have come, the rest is held back. `connect`: the sender's, which waits for an answer
+/// meanwhile.
+fn in_the_middle(
+    connect: fn(&End, &End),
+    act: impl FnOnce(&End, &End),
+) -> (End, End, [common::Side; 2]) {
     let (left, right) = world("");
     let (a, b) = [&left, &right]
         .map(|side| side.end(QpType::Rc, AREA, None))
         .into();
-    a.connect_in_vain(&b);
+    connect(&a, &b);
     b.connect(&a);
     right.inbox.allow(2);
     a.memory.fill(0, LONG, 1);
@@ -128,7 +132,7 @@ fn in_the_middle(act: impl FnOnce(&End, &End)) -> (End, End, [common::Side; 2]) 
 #[test]
 fn an_error_in_the_middle_flushes_what_was_posted() {
     let flushed = status(WcStatus::WrFlushErr);
-    let (a, b, sides) = in_the_middle(|a, _| a.to_state(QpState::Err));
+    let (a, b, sides) = in_the_middle(End::connect, |a, _| a.to_state(QpState::Err));
     sides[1].inbox.lose();
     for id in 10..13 {
         assert_eq!(a.outcome(), (id, flushed));
@@ -138,7 +142,7 @@ fn an_error_in_the_middle_flushes_what_was_posted() {
     assert_eq!(b.outcome(), (20, flushed));
     assert_eq!(b.outcome(), (21, flushed));
 
-    let (a, b, sides) = in_the_middle(|_, b| b.to_state(QpState::Err));
+    let (a, b, sides) = in_the_middle(End::connect_in_vain, |_, b| b.to_state(QpState::Err));
     sides[1].inbox.allow(usize::MAX);
     assert_eq!(b.outcome(), (20, flushed));
     assert_eq!(b.outcome(), (21, flushed));
@@ -148,7 +152,7 @@ fn an_error_in_the_middle_flushes_what_was_posted() {
 
 #[test]
 fn after_a_reset_in_the_middle_both_begin_anew() {
-    let (a, b, sides) = in_the_middle(|a, b| {
+    let (a, b, sides) = in_the_middle(End::connect, |a, b| {
         a.to_state(QpState::Reset);
         b.to_state(QpState::Reset);
     });
@@ -170,7 +174,7 @@ fn after_a_reset_in_the_middle_both_begin_anew() {
 
 #[test]
 fn queue_pairs_go_in_the_middle() {
-    let (a, b, sides) = in_the_middle(|a, _| a.qp.destroy().unwrap());
+    let (a, b, sides) = in_the_middle(End::connect, |a, _| a.qp.destroy().unwrap());
     sides[1].inbox.lose();
     assert!(a.cq.poll_one().is_none() && b.cq.poll_one().is_none());
     // Nothing of it is held any more.
@@ -183,7 +187,7 @@ fn queue_pairs_go_in_the_middle() {
         0
     );
 
-    let (a, b, sides) = in_the_middle(|_, b| b.qp.destroy().unwrap());
+    let (a, b, sides) = in_the_middle(End::connect_in_vain, |_, b| b.qp.destroy().unwrap());
     sides[1].inbox.allow(usize::MAX);
     b.mr.destroy().unwrap();
     assert_eq!(a.outcome(), (10, status(WcStatus::RetryExcErr)));
@@ -210,7 +214,7 @@ fn what_the_program_has_seen_come_is_answered_before_the_end() {
 #[test]
 fn memory_of_a_receive_goes_between_two_packets() {
     // It does not wait for the rest of the message.
-    let (a, b, sides) = in_the_middle(|_, b| b.mr.destroy().unwrap());
+    let (a, b, sides) = in_the_middle(End::connect, |_, b| b.mr.destroy().unwrap());
     sides[1].inbox.allow(usize::MAX);
     assert_eq!(b.outcome(), (20, status(WcStatus::LocProtErr)));
     assert_eq!(b.outcome(), (21, status(WcStatus::WrFlushErr)));

@@ -41,14 +41,14 @@ impl Rings {
     /// What peers have answered.
     fn outgoing(&mut self, node: &Node, links: &Links) -> usize {
         let done = progress::outgoing(node, links, &mut self.after);
-        self.after.settle();
+        self.after.run();
         done
     }
 
     /// What they ask.
     fn incoming(&mut self, node: &Node, links: &Links) -> usize {
         let done = progress::incoming(node, links, &mut self.after);
-        self.after.settle();
+        self.after.run();
         done
     }
 }
@@ -124,16 +124,16 @@ impl Work<2> for Rings {
         for token in self.tokens.iter().take(woken.count) {
             if let Some(watched) = Watched::of_token(*token) {
                 event(node, watched, &mut self.after);
-                self.after.settle();
+                self.after.run();
             }
         }
     }
 }
 
-/// Publishes the state with a turn, by which peers tell one sleep from the next.
+/// Publishes the state with a number, by which peers tell one sleep from the next.
 fn set_state(node: &Node, state: u32) {
-    let turn = node.engine_turn.fetch_add(1, Ordering::Relaxed);
-    node.directory.set_engine_state(turn << 2 | state);
+    let number = node.engine_sleeps.fetch_add(1, Ordering::Relaxed);
+    node.directory.set_engine_state(number << 2 | state);
 }
 
 fn event(node: &Node, watched: Watched, after: &mut Aftermath) {

@@ -294,7 +294,7 @@ mod tests {
                     let mut back = vec![0u8; len];
                     let list = pieces(&mut [&mut back]);
                     let half = len / 2;
-                    // SAFETY: as above.
+                    // SAFETY: the list is `back`, which nobody else has; what is read is `target`, which lives.
                     let read = unsafe { way.read(&list, half as u64, address, len - half) };
                     assert!(read.is_some());
                     assert_eq!(back[half..], source[..len - half]);

@@ -1,5 +1,7 @@
 //! A request that finds no receive, and how long it waits for one.
 
+use core::sync::atomic::Ordering;
+
 use sluice_verbs::Qp;
 
 use crate::link::{Incoming, IncomingState};
@@ -8,9 +10,6 @@ use crate::os;
 use crate::part::{Part, RecvSide};
 use crate::wire;
 
-/// How long an unreliable message waits for a receive. The program that is to post it may have
-/// lost its processor to others, several times in a row.
-const HOLD_NS: u64 = 250_000_000;
 /// By how many of these times it is prolonged while the program has completions to poll.
 const EXTENSIONS_MAX: u32 = 7;
 /// How long a reliable one waits at most before its sender is told to try again, which costs
@@ -46,7 +45,7 @@ pub fn wait_for_receive(
     let patience = if part.is_reliable() {
         (wire::rnr_us(side.rnr_code) * 1000).min(RELIABLE_HOLD_NS)
     } else {
-        HOLD_NS
+        node.hold_ns.load(Ordering::Relaxed)
     };
     match incoming.holds_until() {
         Some(until) if now < until => return Some(Taken::Held { new: false }),

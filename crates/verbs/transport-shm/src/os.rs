@@ -115,7 +115,7 @@ mod tests {
         unsafe { libc::fcntl(bell.raw(), libc::F_SETFL, 0) };
         assert_eq!(check_bell(bell.raw()), Err(Errno::PROTO));
         ring_foreign(bell.raw());
-        // SAFETY: as above.
+        // SAFETY: F_SETFL takes integers only.
         unsafe { libc::fcntl(bell.raw(), libc::F_SETFL, libc::O_NONBLOCK) };
         let mut value = 0u64;
         // SAFETY: the kernel writes 8 bytes.

@@ -52,7 +52,7 @@ pub struct SendSide {
     /// 24 bits.
     pub next_sequence: u32,
     /// Counts rewinds: acknowledgements from before one mean nothing.
-    pub turn: u16,
+    pub rewinds: u16,
     /// Nothing is sent before this time; 0: no wait.
     pub blocked_until: u64,
     /// When the peer is given up; 0: it answers.
@@ -75,7 +75,7 @@ impl SendSide {
     pub fn forget(&mut self) {
         self.queue.clear();
         self.next_send = 0;
-        self.turn = self.turn.wrapping_add(1);
+        self.rewinds = self.rewinds.wrapping_add(1);
         self.blocked_until = 0;
         self.give_up = 0;
         self.busy = false;
@@ -138,7 +138,7 @@ impl Part {
                 queue: VecDeque::with_capacity(QUEUE_START),
                 next_send: 0,
                 next_sequence: 0,
-                turn: 0,
+                rewinds: 0,
                 blocked_until: 0,
                 give_up: 0,
                 rnr_left: 0,

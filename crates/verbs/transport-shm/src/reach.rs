@@ -129,7 +129,8 @@ unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
             let mut source = source.cast_const();
             for piece in sges {
                 let len = piece.length as usize;
-                // SAFETY: as above.
+                // SAFETY: the caller's promise: local pieces that are valid for writing, and a source of
+                // `wqe.length` bytes, to which the pieces add up.
                 unsafe { copy::ascending(piece.addr as *mut u8, source, len) };
                 source = source.wrapping_add(len);
             }

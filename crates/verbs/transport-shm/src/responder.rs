@@ -134,7 +134,7 @@ fn carry_out(
             }
         }
         if after.breaks_any() {
-            // Settled before anything else is done for that queue pair.
+            // Run before anything else is done for that queue pair.
             break;
         }
         if done.is_multiple_of(PUBLISH_EVERY) {

@@ -1,5 +1,7 @@
 //! The transport as the engine sees it: what a device is told of itself and of what it has.
 
+use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,6 +49,12 @@ impl ShmTransport {
         let node = Node::new(path, faults)?;
         engine::start(&node)?;
         Ok(Arc::new(Self { node }))
+    }
+
+    /// How long unreliable messages wait here for a receive, from now on: 250 ms at first.
+    pub fn set_hold(&self, hold: Duration) {
+        let hold_ns = u64::try_from(hold.as_nanos()).unwrap_or(u64::MAX);
+        self.node.hold_ns.store(hold_ns, Ordering::Relaxed);
     }
 
     /// Where it meets others.

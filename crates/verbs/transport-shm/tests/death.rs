@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Read;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{End, PATIENCE, Pair, Way, World, pair, until, wait};
@@ -10,10 +11,24 @@ use sluice_verbs::{QpState, QpType, WcStatus, WrOpcode};
 
 /// A completion with an error must come this soon after the peer's death: at once, where somebody has
 /// a processor for it.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(40);
+
+/// The two queue pairs know of one another, and a process says how far it is by files in the directory of both: the second
+/// one may be killed once there is `introduced`, so that the first one waits for `ready` only so long.
+fn introduced(world: &mut World) -> (End, PathBuf) {
+    let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
+    let mut end = world.end(QpType::Rc, 1 << 20, None);
+    world.introduce(&mut end);
+    (end, directory)
+}
 
 fn survive(world: &mut World) {
-    let end = world.connected(QpType::Rc, 1 << 20);
+    let (end, directory) = introduced(world);
+    end.to_ready();
+    let start = Instant::now();
+    while !directory.join("ready").exists() && start.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let sge = [end.sge(0, 8192)];
     let mut turn = 0;
     // Every kind of request, until one fails.
@@ -41,7 +56,10 @@ fn survive(world: &mut World) {
 }
 
 fn be_killed(world: &mut World) {
-    let end = world.connected(QpType::Rc, 1 << 20);
+    let (end, directory) = introduced(world);
+    std::fs::write(directory.join("introduced"), []).unwrap();
+    end.to_ready();
+    std::fs::write(directory.join("ready"), []).unwrap();
     loop {
         while end.cq.poll_one().is_some() {}
         let _ = end.qp.post_recv(1, &[end.sge(0, 8192)]);
@@ -63,8 +81,10 @@ fn a_killed_peer_ends_what_is_outstanding() {
         .enumerate()
     {
         let mut pair = Pair::start(name, way);
+        let introduced = pair.directory().join("introduced");
+        until("an introduction", || introduced.exists());
         // At different moments: while they connect, and while they talk.
-        std::thread::sleep(Duration::from_millis(150 + 37 * turn as u64));
+        std::thread::sleep(Duration::from_millis(37 * turn as u64));
         pair.second.kill().unwrap();
         let status = wait(&mut pair.first);
         assert!(status.success(), "turn {turn}, {way:?}");
@@ -195,10 +215,10 @@ fn idle(world: &mut World) {
     end.post_recv(1, 0, 64);
     until("the message", || end.cq.poll_one().is_some());
     world.meet();
-    // The threads go to sleep; then no wake-up at all may happen.
-    std::thread::sleep(Duration::from_millis(300));
+    // How often the threads have gone to sleep, and whether they sleep now.
     let switches = || {
         let mut total = 0u64;
+        let mut all_sleep = true;
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
             let mut text = String::new();
             let status = std::fs::File::open(task.path().join("status"));
@@ -208,15 +228,29 @@ fn idle(world: &mut World) {
             if !text.contains("Name:\tsluice-verbs") {
                 continue;
             }
+            all_sleep &= text.contains("State:\tS");
             let line = text
                 .lines()
                 .find(|line| line.starts_with("voluntary_ctxt_switches"));
             let count = line.and_then(|line| line.split_whitespace().nth(1));
             total += count.and_then(|count| count.parse().ok()).unwrap_or(0u64);
         }
-        total
+        (total, all_sleep)
     };
-    let before = switches();
+    // They go to sleep when they get a processor; then no wake-up at all may happen. Where the whole machine has stood
+    // still, one that was due before may come behind the first look.
+    let mut before = switches();
+    let mut alike = 0;
+    until("sleep", || {
+        std::thread::sleep(Duration::from_millis(300));
+        let last = std::mem::replace(&mut before, switches());
+        alike = if before == last && before.1 {
+            alike + 1
+        } else {
+            0
+        };
+        alike == 2
+    });
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(
         switches(),

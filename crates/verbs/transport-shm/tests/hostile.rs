@@ -3,10 +3,11 @@
 
 mod common;
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use common::{End, Way, World, pair, until};
+use common::{End, PATIENCE, Way, World, pair, until};
 use sluice_verbs::{QpState, QpType, WrOpcode};
 
 /// The areas that a requester passes: see `link.rs` and `directory.rs` for their layout.
@@ -75,6 +76,13 @@ fn full_eventfd() -> OwnedFd {
     bell
 }
 
+/// Waits for something to read, or an end.
+fn comes(descriptor: RawFd) {
+    let patience_ms = i32::try_from(PATIENCE.as_millis()).unwrap();
+    let came = sluice_sys::unix::wait_readable(descriptor, patience_ms);
+    assert_eq!(came, Ok(true), "nothing comes");
+}
+
 /// A connection to the block of `qpn` that has said nothing yet.
 fn dial(qpn: u32) -> OwnedFd {
     let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
@@ -116,7 +124,7 @@ impl Attacker {
         let fds = [&directory_fd, &request_fd, bell].map(AsRawFd::as_raw_fd);
         let sent = sluice_sys::unix::send_with_fds(socket.as_raw_fd(), &hello, &fds);
         assert_eq!(sent, Ok(hello.len()));
-        sluice_sys::unix::wait_readable(socket.as_raw_fd(), 5000).unwrap();
+        comes(socket.as_raw_fd());
         Attacker {
             socket,
             request,
@@ -239,7 +247,7 @@ fn nonsense_in_shared_memory_harms_nobody() {
 
 /// The words of a greeting, and the file at `index` that came with it.
 fn greeting(socket: &OwnedFd, index: usize) -> (Vec<u64>, sluice_sys::unix::Fd) {
-    sluice_sys::unix::wait_readable(socket.as_raw_fd(), 5000).unwrap();
+    comes(socket.as_raw_fd());
     let mut buffer = [0; 64];
     let mut received = sluice_sys::unix::receive_with_fds(socket.as_raw_fd(), &mut buffer).unwrap();
     let words = buffer.chunks_exact(8);
@@ -260,7 +268,7 @@ fn pretend_to_be_the_victim(world: &mut World) {
     let block = rendezvous.claim(&[]).unwrap();
     let qpn = block.number << 8 | IMPOSTOR;
     let [victim, address, ..] = world.swap([u64::from(qpn), 0, 0, 0]);
-    sluice_sys::unix::wait_readable(block.listener.raw(), 5000).unwrap();
+    comes(block.listener.raw());
     let socket = sluice_sys::unix::accept(block.listener.raw()).unwrap();
     // SAFETY: the number is given up by its owner.
     let socket = unsafe { OwnedFd::from_raw_fd(socket.into_raw()) };
@@ -399,6 +407,8 @@ const QPS: usize = 4096;
 const KEYS: usize = QPS + 64 * 256 * 64;
 const KEY_SLOTS: usize = 128 * 1024;
 
+/// How long the victim waits for who writes.
+const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 /// The queue pair that the victim is connected to.
 const WRITER: u32 = 0x12_3456;
 
@@ -446,14 +456,21 @@ fn destroy_meanwhile(world: &mut World) {
     world.meet();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let destroyed = scope.spawn(|| {
+            let start = Instant::now();
             victim.qp.destroy().unwrap();
             over.store(true, Ordering::SeqCst);
+            start.elapsed()
         });
         world.meet();
         let early = over.load(Ordering::SeqCst);
         world.meet();
-        assert!(!early, "destroyed while a peer was writing through it");
+        let waited = destroyed.join().unwrap();
+        // Who writes for as long is waited for no more, also if it only got no processor to say that it is done.
+        assert!(
+            !early || waited >= WRITER_PATIENCE,
+            "destroyed while a peer was writing through it, after {waited:?}"
+        );
     });
     world.meet();
 }

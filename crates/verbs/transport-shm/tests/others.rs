@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{EVERYTHING, End, Peer, Way, World, pair, pair_every_way, until};
+use common::{EVERYTHING, End, PATIENCE, Peer, Way, World, pair, pair_every_way, until};
 use sluice_verbs::{
     AhAttr, Gid, QpAttr, QpState, QpType, UdDestination, WcStatus, WrOpcode, access, qp_mask,
-    settled,
+    with_aftermath,
 };
 use sluice_verbs_testing::QKEY;
 use sluice_verbs_testing::rows::order::read_and_add_in_turns;
@@ -39,8 +39,10 @@ fn send_many(world: &mut World, kind: QpType) -> End {
     end
 }
 
-/// Four receives, and a program that comes late to its completions again and again.
+/// Four receives, and a program that comes late to its completions again and again: too late never, however long it
+/// gets no processor.
 fn receive_late(world: &mut World, kind: QpType) {
+    world.transport.set_hold(PATIENCE);
     let end = world.connected(kind, 65_536);
     for id in 0..4 {
         end.post_recv(id, id as usize * 128, 128);
@@ -111,6 +113,7 @@ fn send_just_in_time(world: &mut World) {
 
 fn receive_just_in_time(world: &mut World) {
     use std::sync::atomic::{AtomicBool, Ordering};
+    world.transport.set_hold(PATIENCE);
     let end = world.connected(QpType::Uc, 4096);
     end.post_recv(0, 0, 8);
     let over = AtomicBool::new(false);
@@ -119,7 +122,7 @@ fn receive_just_in_time(world: &mut World) {
         // which the first finds none for the next.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                settled(|after| end.cq.transport().progress(&end.cq, after));
+                with_aftermath(|after| end.cq.transport().progress(&end.cq, after));
             }
         });
         let received = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use sluice_verbs::locks::lock;
-use sluice_window::claim::SILENCE_NS;
+use sluice_window::claim::{Table as _, Watch};
 use sluice_window::layout::{PAGE_BYTES, Pair};
 use sluice_window::link::{Ended, Event, Link, generation};
 use sluice_window::mailbox::{MESSAGE_BYTES_MAX, Sent};
@@ -38,8 +38,8 @@ pub const HURRY_NS: u64 = 1_000_000;
 const HURRIED_NS: u64 = 1_000_000_000;
 /// A peer that broke the rules is not looked at for so long.
 const AFTER_BROKEN_NS: u64 = 1_000_000_000;
-/// What waits for a host that holds its slot and does not answer fails behind this.
-const UNANSWERED_NS: u64 = SILENCE_NS + 1_000_000_000;
+/// What waits for a host that holds its slot and does not answer fails so much later than a host is dead.
+const UNANSWERED_MORE_NS: u64 = 1_000_000_000;
 
 /// How another host has gone.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +64,8 @@ pub struct Contact {
     rings: bool,
     began: u64,
     not_before: u64,
-    /// Since when somebody waits for it, 0 for nobody.
-    waited: u64,
+    /// For how long somebody waits for it.
+    waited: Option<Watch>,
     noticed: bool,
 }
 
@@ -147,7 +147,7 @@ impl Contact {
                 continue;
             }
             if kind == MANAGEMENT {
-                host.management.came(bytes)?;
+                host.management.came(bytes, false)?;
                 continue;
             }
             let Some([at, number]) = numbers(bytes) else {
@@ -211,15 +211,15 @@ impl Contact {
     /// Whether queue pairs have waited for long enough for a host that does not come.
     pub fn waits_in_vain(&mut self, peer: &Peer, now: u64) -> bool {
         if peer.is_up() || !peer.has_turns.load(Ordering::Acquire) {
-            self.waited = 0;
+            self.waited = None;
             return false;
         }
-        if self.waited == 0 {
-            self.waited = now;
-        }
-        let in_vain = !peer.host.is_held(peer.slot) || now - self.waited >= UNANSWERED_NS;
+        let waited_ns = self.waited.get_or_insert(Watch::new(now)).look(now);
+        let silence_ns = peer.host.region.silence_ns();
+        let unanswered_ns = silence_ns.saturating_add(UNANSWERED_MORE_NS);
+        let in_vain = !peer.host.is_held(peer.slot) || waited_ns >= unanswered_ns;
         if in_vain {
-            self.waited = 0;
+            self.waited = None;
         }
         in_vain
     }

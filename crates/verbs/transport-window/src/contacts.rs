@@ -5,16 +5,14 @@ use core::sync::atomic::Ordering::SeqCst;
 use sluice_sys::process::now_ns;
 use sluice_verbs::WcStatus;
 use sluice_verbs::locks::lock;
-use sluice_verbs::settled;
+use sluice_verbs::with_aftermath;
+use sluice_waiting::limits::LIMITS;
 use sluice_window::claim::BEAT_NS;
 
 use crate::bell::Bell;
 use crate::contact::{Gone, HURRY_NS};
 use crate::node::Node;
 use crate::peer::Peer;
-
-/// How often to look for messages of a host that cannot ring.
-const UNRUNG_NS: u64 = 5_000_000;
 
 impl Node {
     /// Looks at all other hosts, and says that this one lives. When to look again.
@@ -44,7 +42,7 @@ impl Node {
             if contact.hurries(peer, now) {
                 next = next.min(now + HURRY_NS);
             } else if peer.is_up() && !contact.rings() {
-                next = next.min(now + UNRUNG_NS);
+                next = next.min(now + LIMITS.unrung_contact_ns);
             }
             let in_vain = contact.waits_in_vain(peer, now);
             drop(contact);
@@ -64,7 +62,7 @@ impl Node {
     fn end(&self, peer: &Peer, gone: Gone, now: u64) {
         if !matches!(gone, Gone::Broke(_)) {
             // What it has sent as a whole before it went is there.
-            settled(|after| self.drain(peer, after));
+            with_aftermath(|after| self.drain(peer, after));
         }
         lock(self.contact(peer)).end(peer, gone, now);
         self.fail_those_of(peer, matches!(gone, Gone::Left));
@@ -89,7 +87,7 @@ impl Node {
             let Some((qp, datagrams)) = qp.filter(|_| its && !stays) else {
                 continue;
             };
-            settled(|after| {
+            with_aftermath(|after| {
                 if datagrams {
                     return qp.resume(after);
                 }

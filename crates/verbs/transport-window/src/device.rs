@@ -1,18 +1,22 @@
 //! What the engine has of a device: the transport, queue pairs and completion queues.
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use sluice_sys::wake::ring;
 use sluice_transport::polls::VainPolls;
+use sluice_transport::tap::Traced;
 use sluice_verbs::locks::lock;
 use sluice_verbs::report::TransportReport;
-use sluice_verbs::settled;
 use sluice_verbs::transport::{ArmedQueues, Gsi, NewQp, QpChange, QpParams, TransportCaps};
+use sluice_verbs::with_aftermath;
 use sluice_verbs::{
     Aftermath, Cq, CqTransport, Gid, Posted, Qp, QpTransport, Result, Transport, Wqe,
 };
+use sluice_window::claim::SILENCE_NS;
+use sluice_window::ring::NEWS_DELAY;
 
 use crate::OpenError;
 use crate::counts::Counts;
@@ -22,6 +26,8 @@ use crate::worker;
 
 /// Bytes of inline data that a queue pair can ask for.
 const INLINE_MAX: u32 = 1024;
+/// For measurements: how much later this host sees what others write, in nanoseconds. Of `sluice bench windows` alone.
+const DELAY_VARIABLE: &str = "SLUICE_WINDOW_DELAY_NS";
 /// How often a queue pair of datagrams that is about to be destroyed looks whether they can leave.
 const LINGER_LOOKS: u32 = 1000;
 
@@ -33,7 +39,20 @@ pub struct WindowTransport {
 impl WindowTransport {
     /// Over the window in this file.
     pub fn open(path: &Path) -> core::result::Result<Arc<Self>, OpenError> {
-        let node = Node::open(path)?;
+        Self::with_silence(path, Duration::from_nanos(SILENCE_NS))
+    }
+
+    /// The same; a host is dead to this one after so long without a sign of life.
+    pub fn with_silence(
+        path: &Path,
+        silence: Duration,
+    ) -> core::result::Result<Arc<Self>, OpenError> {
+        let silence_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX / 4);
+        let node = Node::open(path, silence_ns)?;
+        let delay = std::env::var(DELAY_VARIABLE).ok();
+        if let Some(ns) = delay.and_then(|text| text.trim().parse().ok()) {
+            NEWS_DELAY.set_ns(ns);
+        }
         let duty: Weak<Node> = Arc::downgrade(&node);
         let started = worker::start(&node);
         let transport = Arc::new(Self { node });
@@ -74,12 +93,12 @@ impl Transport for WindowTransport {
 
     fn create_qp(&self, params: &QpParams) -> Result<NewQp> {
         let part = self.node.new_part(params.qp_type);
+        let (qpn, tap) = (part.turn.qpn, part.turn.tap.clone());
+        let node = self.node.clone();
+        let qp = Box::new(WindowQp { part, node });
         Ok(NewQp {
-            qpn: part.turn.qpn,
-            transport: Box::new(WindowQp {
-                part,
-                node: self.node.clone(),
-            }),
+            qpn,
+            transport: Traced::around(qp, tap.as_ref()),
         })
     }
 
@@ -144,7 +163,7 @@ impl QpTransport for WindowQp {
 
     fn linger(&self) {
         for _ in 0..LINGER_LOOKS {
-            settled(|after| self.node.progress(false, after));
+            with_aftermath(|after| self.node.progress(false, after));
             std::thread::yield_now();
         }
     }

@@ -15,7 +15,7 @@ use sluice_transport::timers::Timers;
 use sluice_transport::worker::Control;
 use sluice_verbs::locks::lock;
 use sluice_window::Kind;
-use sluice_window::claim::{Claim, Claimed, Hold, SILENCE_NS, Table as _, Word};
+use sluice_window::claim::{Claim, Claimed, Hold, Table as _, Watch, Word};
 use sluice_window::heap::Heap;
 use sluice_window::layout::HEAP_BYTES_MIN;
 use sluice_window::link::{ALL_ONES, generation};
@@ -30,8 +30,10 @@ use crate::management::Management;
 const RING_BYTES: u64 = 1024 * 1024;
 /// Bytes of the ring to itself.
 pub const INNER_BYTES: u64 = 256 * 1024;
-/// A slot is looked for as long as it takes to see that its holder is dead.
-const CLAIM_NS: u64 = SILENCE_NS + 500_000_000;
+/// The token of what wakes the transport's thread for other reasons than frames.
+pub const KICK: u64 = 0;
+/// A slot is looked for so much longer than it takes to see that its holder is dead.
+const CLAIM_MORE_NS: u64 = 500_000_000;
 
 thread_local! {
     /// This is the transport's own thread, which looks at everything once more before it sleeps.
@@ -63,8 +65,9 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn open(path: &Path) -> Result<Host, OpenError> {
-        let region = Region::open(path).map_err(OpenError::Region)?;
+    pub fn open(path: &Path, silence_ns: u64) -> Result<Host, OpenError> {
+        let mut region = Region::open(path).map_err(OpenError::Region)?;
+        region.set_silence(silence_ns);
         let hold = claim(&region, path)?;
         let slot = hold.slot();
         let geometry = region.header().geometry;
@@ -83,7 +86,7 @@ impl Host {
         let inner = Region::format(inner, 2, Kind::Coherent, true).map_err(OpenError::Region)?;
         let epoll = Epoll::new().map_err(OpenError::System)?;
         let kick = LocalFd::own(eventfd().map_err(OpenError::System)?);
-        epoll.add(kick.raw(), 0).map_err(OpenError::System)?;
+        epoll.add(kick.raw(), KICK).map_err(OpenError::System)?;
         let management = Management::new(slot, geometry.hosts()).map_err(OpenError::System)?;
         let bell = Bell::own(path, slot);
         if let Some(bell) = &bell {
@@ -143,12 +146,13 @@ fn claim(region: &Region, path: &Path) -> Result<Hold, OpenError> {
     let generation = generation().map_err(OpenError::System)?;
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let mut claim = Claim::new(generation, name.trim(), None);
-    let give_up = now_ns() + CLAIM_NS;
+    let claim_ns = region.silence_ns().saturating_add(CLAIM_MORE_NS);
+    let mut watch = Watch::new(now_ns());
     loop {
         let now = now_ns();
         match claim.poll(region, now) {
             Claimed::Held(hold) => return Ok(hold),
-            Claimed::Wait { until_ns } if now < give_up => {
+            Claimed::Wait { until_ns } if watch.look(now) < claim_ns => {
                 std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(now)));
             }
             Claimed::Wait { .. } => {

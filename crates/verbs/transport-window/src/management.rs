@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::process::random;
+use sluice_transport::tap;
 use sluice_verbs::Gid;
 use sluice_verbs::locks::{lock, read, write};
-use sluice_verbs::transport::{MAD_BYTES, MadPath, MadReceiver};
+use sluice_verbs::transport::{MAD_BYTES, MadPath, MadReceiver, ManagementTrace as _};
 use sluice_window::Broken;
 
 /// A message: the GIDs of who sends it and to whom it goes, and the datagram.
@@ -92,8 +93,8 @@ impl Management {
         lock(&self.waiting[slot as usize]).clear();
     }
 
-    /// A message came.
-    pub fn came(&self, message: &[u8]) -> core::result::Result<(), Broken> {
+    /// A message came. `is_own`: from this process, whose trace has it already.
+    pub fn came(&self, message: &[u8], is_own: bool) -> core::result::Result<(), Broken> {
         let message: &Message = message
             .try_into()
             .map_err(|_| Broken("has sent a management datagram of another length"))?;
@@ -112,6 +113,9 @@ impl Management {
                 destination,
                 interface: 0,
             };
+            if !is_own {
+                tap::Management.record(false, [destination, source], 0, mad);
+            }
             receiver.received(&path, mad, false);
         }
         Ok(())
@@ -158,7 +162,7 @@ mod tests {
         let management = Management::new(31, 32).expect("random numbers");
         assert_eq!(management.tag >> TAG_BITS, 31);
         management
-            .came(&message("127.0.0.1", 1))
+            .came(&message("127.0.0.1", 1), false)
             .expect("nobody listens");
         let heard = Arc::new(Heard::default());
         management.set_receiver(heard.clone());
@@ -170,11 +174,13 @@ mod tests {
             ("224.0.0.1", 6),
             ("ff02::1", 7),
         ] {
-            management.came(&message(to, number)).expect("a message");
+            management
+                .came(&message(to, number), false)
+                .expect("a message");
         }
         for length in [0, 31, MESSAGE_BYTES - 1] {
             let short = &message("127.0.0.1", 8)[..length];
-            assert!(management.came(short).is_err(), "{length}");
+            assert!(management.came(short, false).is_err(), "{length}");
         }
         let heard = lock(&heard.0);
         let numbers: Vec<u8> = heard.iter().map(|(_, number)| *number).collect();

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use sluice_sys::at_exit::AtExit;
 use sluice_sys::process::random;
 use sluice_sys::wake::ring;
+use sluice_transport::tap::Management;
 use sluice_verbs::locks::{lock, read, try_lock, write};
-use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
+use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver, ManagementTrace};
 use sluice_verbs::{Aftermath, Gid, QpType, Result};
 use sluice_window::region::RegionView;
 use sluice_window::{Broken, View};
@@ -37,8 +38,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn open(path: &Path) -> core::result::Result<Arc<Node>, OpenError> {
-        let peers = Peers::new(Host::open(path)?);
+    pub fn open(path: &Path, silence_ns: u64) -> core::result::Result<Arc<Node>, OpenError> {
+        let peers = Peers::new(Host::open(path, silence_ns)?);
         let [number, _] = random().map_err(OpenError::System)?;
         Ok(Arc::new(Node {
             host: peers.host.clone(),
@@ -200,7 +201,7 @@ impl Node {
                     return Err(Broken("has sent in another's name"));
                 }
                 if frame.to == MULTICAST_QPN {
-                    self.to_group(frame, payload, place.after);
+                    self.to_group(frame, payload, &mut place);
                     return Ok(());
                 }
                 let part = self
@@ -208,7 +209,8 @@ impl Node {
                     .and_then(|part| Some((part.qp()?, part)));
                 match part {
                     Some((qp, part)) if part.turn.kind == QpType::Ud => {
-                        lock(&part.responder).datagram(&qp, frame, payload, place.after);
+                        let mut responder = lock(&part.responder);
+                        responder.datagram(&part.turn, &qp, frame, payload, &mut place);
                     }
                     Some((qp, part)) if part.turn.is_reliable() == frame.is(flag::RELIABLE) => {
                         let mut responder = lock(&part.responder);
@@ -233,7 +235,7 @@ impl Node {
         Ok(())
     }
 
-    fn to_group<V: View>(&self, frame: &Frame, payload: &Payload<'_, V>, after: &mut Aftermath) {
+    fn to_group<V: View>(&self, frame: &Frame, payload: &Payload<'_, V>, place: &mut Place<'_>) {
         let gid = u128::from(frame.words[1]) << 64 | u128::from(frame.words[0]);
         let gid = Gid(gid.to_le_bytes());
         for part in self.parts() {
@@ -243,7 +245,8 @@ impl Node {
             let own = part.turn.qpn == frame.from & PSN_MASK;
             let Some(qp) = part.qp() else { continue };
             if !(own && qp.blocks_multicast_loopback()) {
-                lock(&part.responder).datagram(&qp, frame, payload, after);
+                let mut responder = lock(&part.responder);
+                responder.datagram(&part.turn, &qp, frame, payload, place);
             }
         }
     }
@@ -258,6 +261,7 @@ impl Node {
 /// Queue pair 1.
 impl Gsi for Node {
     fn send(&self, path: &MadPath, mad: &[u8; MAD_BYTES]) -> Result<()> {
+        Management.record(true, [path.source, path.destination], 0, mad);
         let message = management::message(path, mad);
         for peer in self.peers.others() {
             if self.host.is_held(peer.slot) {
@@ -266,7 +270,7 @@ impl Gsi for Node {
         }
         self.host.wake();
         // A length that is right breaks no rule.
-        let _ = self.host.management.came(&message);
+        let _ = self.host.management.came(&message, true);
         Ok(())
     }
 

@@ -300,16 +300,21 @@ impl Part {
                 return (Piece::Some, 0);
             }
             let piece = self.send_piece(&mut state, peer, wqe, Some(&qp));
-            if matches!(piece, Piece::Whole) && !self.is_reliable() {
-                state.open.pop_front();
-                state.sent -= 1;
+            if matches!(piece, Piece::Whole) {
+                if !self.is_reliable() {
+                    state.open.pop_front();
+                    state.sent -= 1;
+                }
+                if let Some(tap) = &self.turn.tap {
+                    tap.sent(wqe);
+                }
             }
             (piece, wqe.length)
         });
         match piece {
             Some((Piece::Whole, length)) => {
                 if !self.is_reliable() {
-                    qp.complete_send(seq, SendDone::ok(length as u32), after);
+                    self.complete_one(&qp, seq, SendDone::ok(length as u32), after);
                 }
                 Sent::Some
             }
@@ -319,7 +324,7 @@ impl Part {
             Some((Piece::Down, _)) => Sent::Full,
             Some((Piece::Fault, _)) => {
                 lock(&self.state).forget();
-                qp.complete_send(seq, SendDone::failed(WcStatus::LocProtErr), after);
+                self.complete_one(&qp, seq, SendDone::failed(WcStatus::LocProtErr), after);
                 Sent::Idle
             }
             // It was flushed.
@@ -355,7 +360,7 @@ impl Part {
         let waits = state.may_send();
         drop(state);
         done.extend(failed.map(|status| (seq, SendDone::failed(status))));
-        qp.complete_sends(&done, after);
+        self.complete(&qp, &done, after);
         if waits {
             peer.call(&self.turn);
         }
@@ -364,6 +369,14 @@ impl Part {
     /// The peer is not ready for a request.
     pub fn refused(self: &Arc<Self>, peer: &Peer, frame: &Frame, after: &mut Aftermath) {
         let mut done = Vec::new();
+        if self.turn.tap.is_some()
+            && let Some((state, qp, index)) = self.find(peer, frame)
+        {
+            let seq = state.open[index].seq;
+            drop(state);
+            // Waits for a `post` under way, which says to the trace what it has posted: that comes first.
+            qp.with_wqe(seq, |_| ());
+        }
         let Some((mut state, qp, index)) = self.find(peer, frame) else {
             return;
         };
@@ -375,6 +388,9 @@ impl Part {
             failed = Some(WcStatus::RnrRetryExcErr);
         } else {
             state.rewind();
+            if let Some(tap) = &self.turn.tap {
+                tap.put_off(frame.is(flag::NO_RECEIVE).then_some(frame.code as u8));
+            }
             let wait = match frame.is(flag::NO_RECEIVE) {
                 // It says when there is one.
                 true if state.attr.rnr_retry == 7 => u64::MAX,
@@ -395,7 +411,25 @@ impl Part {
         }
         drop(state);
         done.extend(failed.map(|status| (seq, SendDone::failed(status))));
-        qp.complete_sends(&done, after);
+        self.complete(&qp, &done, after);
+    }
+
+    /// Tells the engine how requests have ended, and a trace before it. No lock of this queue pair is
+    /// held.
+    fn complete(&self, qp: &Qp, done: &[(u64, SendDone)], after: &mut Aftermath) {
+        if let Some(tap) = &self.turn.tap {
+            for (seq, done) in done {
+                tap.completing(qp, *seq, done);
+            }
+        }
+        qp.complete_sends(done, after);
+    }
+
+    fn complete_one(&self, qp: &Qp, seq: u64, done: SendDone, after: &mut Aftermath) {
+        if let Some(tap) = &self.turn.tap {
+            tap.completing(qp, seq, &done);
+        }
+        qp.complete_send(seq, done, after);
     }
 
     /// The peer is ready for what it was not ready for.
@@ -477,7 +511,7 @@ impl Part {
         let waits = state.may_send();
         drop(state);
         if complete {
-            qp.complete_sends(&done, after);
+            self.complete(&qp, &done, after);
         }
         if waits {
             peer.call(&self.turn);
@@ -485,7 +519,7 @@ impl Part {
     }
 
     fn fails(&self, qp: &Qp, seq: u64, status: WcStatus, after: &mut Aftermath) {
-        qp.complete_send(seq, SendDone::failed(status), after);
+        self.complete_one(qp, seq, SendDone::failed(status), after);
     }
 
     /// There is no peer any more: the oldest request fails, and the queue pair in any case.
@@ -498,13 +532,13 @@ impl Part {
         if !self.is_reliable() {
             // What has not left is lost, and nobody is told.
             if let Some(seq) = first {
-                qp.complete_send(seq, SendDone::ok(0), after);
+                self.complete_one(&qp, seq, SendDone::ok(0), after);
             }
             qp.resume(after);
             return;
         }
         if let Some(seq) = first {
-            qp.complete_send(seq, SendDone::failed(status), after);
+            self.complete_one(&qp, seq, SendDone::failed(status), after);
         }
         qp.fail(None, after);
     }
@@ -559,6 +593,15 @@ impl Part {
     }
 
     fn post_datagram(self: &Arc<Self>, wqe: &Wqe<'_>) -> Posted {
+        let psn = lock(&self.state).psn;
+        let posted = self.put_datagram(wqe, psn);
+        if matches!(posted, Posted::Done(_)) {
+            lock(&self.state).psn = psn.wrapping_add(1) & PSN_MASK;
+        }
+        posted
+    }
+
+    fn put_datagram(self: &Arc<Self>, wqe: &Wqe<'_>, psn: u32) -> Posted {
         let done = Posted::Done(SendDone::ok(wqe.length as u32));
         let Some(to) = wqe.wr.ud else { return done };
         let gid = u128::from_le_bytes(to.ah.grh.dgid.0);
@@ -567,7 +610,9 @@ impl Part {
             len: wqe.length as u32,
             to: to.qpn,
             from: self.turn.qpn,
-            seq: wqe.seq,
+            // Nobody answers it, so it needs no other number; where requests have theirs a datagram has
+            // its sender's address, if that is known.
+            seq: psn.into(),
             imm: wqe.wr.imm,
             about: to.qkey,
             words: [gid as u64, (gid >> 64) as u64],

@@ -11,16 +11,17 @@ use sluice_protocol::{Atomic, TakeError};
 use sluice_sys::process::now_ns;
 use sluice_transport::inbound::{Inbound, atomic};
 use sluice_transport::pieces::gather;
+use sluice_transport::tap::{self, Ending, Extras, Operation, Tap};
 use sluice_verbs::message::GRH_BYTES;
 use sluice_verbs::opcode::{Facts, facts};
 use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, receives};
 use sluice_verbs::{
-    Aftermath, NakReason, Qp, QpAttr, QpState, QpType, WcStatus, WrOpcode, wc_flags,
+    Aftermath, Gid, NakReason, Qp, QpAttr, QpState, QpType, WcStatus, WrOpcode, wc_flags,
 };
 use sluice_window::View;
 
 use crate::channel::Payload;
-use crate::frame::{Frame, PSN_MASK, What, flag, slot_of};
+use crate::frame::{Frame, MULTICAST_QPN, PSN_MASK, What, flag, slot_of};
 use crate::peer::{Peer, Peers, Put, Sent};
 use crate::turn::Turn;
 
@@ -71,6 +72,12 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// Who is told what comes. Where both ends are in one process the requester says it all.
+    fn tap<'t>(&self, turn: &'t Turn) -> Option<&'t Tap> {
+        let tap = turn.tap.as_deref()?;
+        (self.peer.slot != self.peer.host.slot).then_some(tap)
+    }
+
     /// Says how a request ended, or that it is to come again, to whoever waits for that.
     fn say(&self, responder: &mut Responder, turn: &Arc<Turn>, frame: Frame) {
         if responder.answers.is_empty() {
@@ -288,7 +295,7 @@ impl Responder {
             return self.refuse(turn, qp, &request, reason, place);
         }
         if !is_last {
-            return self.inbound.put_aside(qp);
+            return self.inbound.suspend(qp);
         }
         self.current = None;
         if facts.invalidates
@@ -300,11 +307,24 @@ impl Responder {
         // find the acknowledgement in front of it. `ib_send_lat -e` looks for the end of its SEND
         // when the answer has come, and once only.
         self.well(turn, &request, place);
+        if let Some(tap) = place.tap(turn) {
+            self.trace(tap, qp, &request, facts, total);
+        }
         if facts.takes_receive {
             let solicited = request.is(flag::SOLICITED);
             let done = facts.received(total as u32, request.imm, solicited);
-            // A WRITE's receive may have been put aside, which ends it as well.
+            // A WRITE's receive may have been suspended, which ends it as well.
             self.inbound.complete(qp, &done, place.after);
+        }
+    }
+
+    /// A message has come whole.
+    fn trace(&mut self, tap: &Tap, qp: &Qp, request: &Frame, facts: &Facts, total: u64) {
+        let told = extras(request);
+        if facts.remote.is_some() {
+            tap.written_by_peer(qp, &remote(request, request.addr, total), told);
+        } else if let Some(receive) = self.inbound.take_up(qp) {
+            tap.received(told, request.about, total as u32, receive.sges());
         }
     }
 
@@ -319,7 +339,7 @@ impl Responder {
         };
         let mut at = 0;
         for (to, len) in gather(receive.sges(), offset, payload.len()) {
-            // SAFETY: the receive's pieces are checked and pinned until it is completed or put aside.
+            // SAFETY: the receive's pieces are checked and pinned until it is completed or suspended.
             unsafe { payload.copy(at, to.cast_mut(), len) };
             at += len;
         }
@@ -352,6 +372,9 @@ impl Responder {
             Err(TakeError::Empty) if turn.is_reliable() => {
                 self.waits = Some(*frame);
                 place.peer.counts.not_yet.add(1);
+                if let Some(tap) = place.tap(turn) {
+                    tap.not_ready(self.min_rnr_timer);
+                }
                 let again = Frame {
                     code: self.min_rnr_timer.into(),
                     flags: flag::NO_RECEIVE,
@@ -420,6 +443,9 @@ impl Responder {
             return;
         }
         self.refused = true;
+        if let Some(tap) = place.tap(turn) {
+            tap.refused(reason);
+        }
         qp.responder_failed(reason, place.after);
         place.say(self, turn, answer(request, reason.requester_status()));
     }
@@ -446,26 +472,37 @@ impl Responder {
         };
         let answer = match qp.check_remote(&wanted) {
             Err(reason) => return self.refuse(turn, qp, frame, reason, place),
-            Ok(_) if op == RemoteOp::Read => Answer::Read {
-                request: *frame,
-                offset: 0,
-            },
+            Ok(memory) if op == RemoteOp::Read => {
+                if let Some(tap) = place.tap(turn) {
+                    // SAFETY: the engine gave memory of that many bytes, which is held.
+                    unsafe { tap.read(&wanted, memory.as_ptr()) };
+                }
+                Answer::Read {
+                    request: *frame,
+                    offset: 0,
+                }
+            }
             Ok(memory) => {
                 let [first, second] = frame.words;
-                let wanted = match opcode {
+                let operation = match opcode {
                     WrOpcode::AtomicFetchAndAdd => Atomic::FetchAdd(first),
                     _ => Atomic::CompareSwap {
                         compare: first,
                         swap: second,
                     },
                 };
-                let old = atomic(&memory, wanted);
+                let old = atomic(&memory, operation);
                 drop(memory);
                 match old {
-                    Some(old) => Answer::Atomic {
-                        request: *frame,
-                        old,
-                    },
+                    Some(old) => {
+                        if let Some(tap) = place.tap(turn) {
+                            tap.operated(&wanted, told(operation), old);
+                        }
+                        Answer::Atomic {
+                            request: *frame,
+                            old,
+                        }
+                    }
                     None => {
                         let reason = NakReason::InvalidRequest;
                         return self.refuse(turn, qp, frame, reason, place);
@@ -481,10 +518,11 @@ impl Responder {
     /// A datagram.
     pub fn datagram<V: View>(
         &mut self,
+        turn: &Turn,
         qp: &Qp,
         frame: &Frame,
         payload: &Payload<'_, V>,
-        after: &mut Aftermath,
+        place: &mut Place<'_>,
     ) {
         if frame.is(flag::RELIABLE) || frame.what != What::Request {
             return;
@@ -495,6 +533,10 @@ impl Responder {
         if frame.about != qp.qkey() || !facts.takes_receive || facts.remote.is_some() {
             return;
         }
+        if let Some(tap) = place.tap(turn) {
+            trace_datagram(tap, qp, frame, payload);
+        }
+        let after = &mut *place.after;
         let taken = self.inbound.take(|recv| qp.take_recv(recv, after));
         if taken.is_err() {
             return;
@@ -579,6 +621,71 @@ impl Responder {
             }
             Put::Full | Put::Down => Sent::Full,
         }
+    }
+}
+
+/// What a message has besides its data, in the words of a trace.
+fn extras(request: &Frame) -> Extras {
+    let facts = WrOpcode::try_from(u32::from(request.code)).ok().map(facts);
+    let ending = match facts {
+        Some(facts) if facts.immediate => Ending::Immediate(request.imm.to_ne_bytes()),
+        Some(facts) if facts.invalidates => Ending::Invalidate(request.imm),
+        _ => Ending::Plain,
+    };
+    Extras {
+        ending,
+        solicited: request.is(flag::SOLICITED),
+    }
+}
+
+/// An atomic operation, likewise.
+fn told(operation: Atomic) -> Operation {
+    match operation {
+        Atomic::FetchAdd(add) => Operation {
+            compares: false,
+            swap_add: add,
+            compare: 0,
+        },
+        Atomic::CompareSwap { compare, swap } => Operation {
+            compares: true,
+            swap_add: swap,
+            compare,
+        },
+    }
+}
+
+/// A datagram has come. Where it does not say its sender's address the trace has this host's own, as for
+/// peers within a host.
+fn trace_datagram<V: View>(tap: &Tap, qp: &Qp, frame: &Frame, payload: &Payload<'_, V>) {
+    let own = qp.gid(1, 0).map_or(Gid::default(), |entry| entry.gid);
+    let gid = |[first, second]: [u64; 2]| {
+        Gid((u128::from(second) << 64 | u128::from(first)).to_le_bytes())
+    };
+    let said = gid([
+        frame.addr,
+        u64::from(frame.rkey) << 32 | u64::from(frame.psn),
+    ]);
+    let from = if said.is_zero() { own } else { said };
+    let to = match frame.to {
+        MULTICAST_QPN => gid(frame.words),
+        _ => own,
+    };
+    let datagram = tap::Datagram {
+        target: frame.to,
+        source: frame.from & PSN_MASK,
+        gids: [from, to],
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: 0,
+        qkey: frame.about,
+        psn: frame.seq as u32 & PSN_MASK,
+        extras: extras(frame),
+    };
+    let mut bytes = vec![0_u8; payload.len()];
+    // SAFETY: `bytes` is as long as the payload, and lives through both calls.
+    unsafe {
+        payload.copy(0, bytes.as_mut_ptr(), bytes.len());
+        tap.datagram(&datagram, bytes.as_ptr(), bytes.len());
     }
 }
 

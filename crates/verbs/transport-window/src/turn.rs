@@ -1,12 +1,16 @@
 //! A queue pair as those know it who give turns to send.
 
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
+use sluice_transport::tap::Tap;
 use sluice_verbs::QpType;
 
 pub struct Turn {
     pub qpn: u32,
     pub kind: QpType,
+    /// While somebody traces.
+    pub tap: Option<Arc<Tap>>,
     /// It waits at its peer.
     queued: AtomicBool,
 }
@@ -16,6 +20,7 @@ impl Turn {
         Turn {
             qpn,
             kind,
+            tap: Tap::new(kind, qpn),
             queued: AtomicBool::new(false),
         }
     }

@@ -11,17 +11,15 @@ use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_sys::wake::drain;
 use sluice_transport::worker::{self, Control, Look, Manner, WATCH_NS, Woken, Work};
-use sluice_verbs::settled;
+use sluice_verbs::with_aftermath;
+use sluice_waiting::limits::LIMITS;
 use sluice_window::Kind;
 use sluice_window::claim::SETTLE_NS;
 
 use crate::channel::sleep;
-use crate::host::IS_WORKER;
+use crate::host::{IS_WORKER, KICK};
 use crate::node::Node;
 use crate::peer::ACK_WAIT_NS;
-
-/// How often to look where nobody can ring.
-const UNRUNG_NS: u64 = 1_000_000;
 
 /// Starts the thread.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
@@ -54,7 +52,7 @@ impl Channels {
 impl Work<1> for Channels {
     type Node = Node;
 
-    const MANNER: Manner = Manner::RUNG;
+    const MANNER: Manner = Manner::RUNG_FROM_AFAR;
 
     fn control(node: &Node) -> &Control {
         &node.host.control
@@ -76,7 +74,7 @@ impl Work<1> for Channels {
     fn look(&mut self, node: &Node, look: Look<1>) -> Option<[usize; 1]> {
         let found = match look {
             Look::Round { polled: [true] } => 0,
-            _ => settled(|after| node.progress(false, after)),
+            _ => with_aftermath(|after| node.progress(false, after)),
         };
         let now = now_ns();
         for peer in node.peers.iter() {
@@ -86,7 +84,7 @@ impl Work<1> for Channels {
     }
 
     fn chores(&mut self, node: &Node, now: u64, _busy: bool) {
-        settled(|after| node.fire(now, after));
+        with_aftermath(|after| node.fire(now, after));
         node.contacts_if_due();
     }
 
@@ -97,7 +95,7 @@ impl Work<1> for Channels {
         node.host.asleep.store(true, Ordering::SeqCst);
         self.say(node, true);
         fence(Ordering::SeqCst);
-        let found = settled(|after| node.progress(true, after));
+        let found = with_aftermath(|after| node.progress(true, after));
         let wants = |node: &Node| {
             let mut peers = node.peers.iter().filter(|peer| peer.is_up());
             peers.any(|peer| peer.has_turns.load(Ordering::Acquire))
@@ -106,7 +104,7 @@ impl Work<1> for Channels {
             // There was no room: peers ring for that too, and it may have come before they knew.
             self.say(node, true);
             fence(Ordering::SeqCst);
-            return settled(|after| node.progress(true, after)) > 0;
+            return with_aftermath(|after| node.progress(true, after)) > 0;
         }
         found > 0
     }
@@ -116,7 +114,7 @@ impl Work<1> for Channels {
         if !sleeps {
             until = until.min(now + WATCH_NS);
         } else if node.host.bell.is_none() || !node.all_ring() {
-            until = until.min(now + UNRUNG_NS);
+            until = until.min(now + LIMITS.unrung_ns);
         } else if node.host.region.header().kind != Kind::Coherent {
             until = until.min(now + SETTLE_NS);
         }
@@ -129,18 +127,20 @@ impl Work<1> for Channels {
     }
 
     fn wait(&mut self, node: &Node, _sleeps: bool, timeout_ns: Option<u64>) -> Woken {
-        Woken::by(
+        let woken = Woken::by(
             &node.host.epoll,
             &mut self.tokens,
             &node.host.timers,
             timeout_ns,
-        )
+        );
+        let by_work = self.tokens.iter().take(woken.count).any(|it| *it != KICK);
+        Woken { by_work, ..woken }
     }
 
     fn events(&mut self, node: &Node, woken: Woken) {
         for token in self.tokens.iter().take(woken.count) {
             match token {
-                0 => drain(node.host.kick.raw()),
+                &KICK => drain(node.host.kick.raw()),
                 _ => {
                     if let Some(bell) = &node.host.bell {
                         bell.drain();

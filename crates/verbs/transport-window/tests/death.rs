@@ -7,9 +7,9 @@ mod liar;
 mod scene;
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::Window;
+use common::{QUIET, Window};
 use scene::{Honest, Scene, connect};
 use sluice_transport_window::{OpenError, WindowTransport};
 use sluice_verbs::{QpState, WcStatus, WrOpcode};
@@ -19,14 +19,17 @@ use sluice_window::layout::Pair;
 use sluice_window::link::ALL_ONES;
 use sluice_window::view::View as _;
 
-/// What waits for the peer ends, the first with the reason, and the queue pair breaks.
-fn all_ends(scene: &mut Scene, beats: bool) {
+/// What waits for the peer ends by the cause, the first with the reason, and the queue pair breaks. What was posted behind
+/// some causes would be flushed.
+fn all_ends(scene: &mut Scene, beats: bool, cause: impl FnOnce(&mut Scene)) {
     let end = &scene.victim;
     let sge = [end.sge(0, 64)];
     for (id, opcode) in [(1, WrOpcode::Send), (2, WrOpcode::RdmaRead)] {
         end.qp.post_send(&request(opcode, id, &sge, 0, 0)).unwrap();
     }
     end.post_recv(3, 0, 64);
+    cause(scene);
+    let end = &scene.victim;
     let mut outcomes = Vec::new();
     until("all to end", || {
         if beats {
@@ -44,20 +47,21 @@ fn all_ends(scene: &mut Scene, beats: bool) {
 
 #[test]
 fn one_that_gives_no_sign_of_life_is_dead() {
-    let mut scene = Scene::joined();
-    all_ends(&mut scene, false);
+    let mut scene = Scene::joined_to_die();
+    all_ends(&mut scene, false, |_| {});
 }
 
 #[test]
 fn one_that_lives_and_takes_nothing_is_waited_for_until_it_dies() {
-    let mut scene = Scene::joined();
+    let mut scene = Scene::joined_to_die();
     let sge = [scene.victim.sge(0, 60_000)];
     // More than its ring holds.
     for id in 0..4 {
         let write = request(WrOpcode::RdmaWrite, id, &sge, 0, 0);
         scene.victim.qp.post_send(&write).unwrap();
     }
-    for _ in 0..40 {
+    let start = Instant::now();
+    while start.elapsed() < QUIET + Duration::from_secs(1) {
         scene.liar.poll();
         assert!(scene.victim.cq.poll_one().is_none());
         std::thread::sleep(Duration::from_millis(100));
@@ -76,9 +80,10 @@ fn with_hello(word: u64, value: u64) {
         scene.liar.is_heard()
     });
     let pair = Pair::new(scene.liar.slot(), scene.host.slot);
-    let view = scene.liar.region.view(scene.liar.slot());
-    view.say(pair.hello_out(word), value);
-    all_ends(&mut scene, false);
+    all_ends(&mut scene, false, |scene| {
+        let view = scene.liar.region.view(scene.liar.slot());
+        view.say(pair.hello_out(word), value);
+    });
 }
 
 #[test]
@@ -89,7 +94,7 @@ fn one_that_leaves_is_gone() {
 
 #[test]
 fn one_that_leaves_is_missed_when_something_is_sent_to_it() {
-    let mut scene = Scene::joined();
+    let mut scene = Scene::joined_to_die();
     scene.victim.post_recv(3, 0, 64);
     until("a channel", || {
         scene.liar.poll();
@@ -133,8 +138,9 @@ fn a_host_whose_slot_is_taken_ends_all_its_connections() {
         scene.liar.poll();
         scene.liar.is_heard()
     });
-    scene.liar.take_slot(scene.host.slot);
-    all_ends(&mut scene, true);
+    all_ends(&mut scene, true, |scene| {
+        scene.liar.take_slot(scene.host.slot);
+    });
     // What is posted later fails as well, and nobody waits for ever.
     let other = scene.host.end();
     connect(&other, scene.qpn, 7);
@@ -162,7 +168,7 @@ fn a_full_window_says_so_and_has_room_when_one_has_left() {
     let window = Window::new(Kind::Coherent, 2);
     let first = window.open();
     let second = window.open();
-    match WindowTransport::open(window.path()) {
+    match WindowTransport::with_silence(window.path(), QUIET) {
         Err(error @ OpenError::NoSlot(..)) => {
             assert!(error.to_string().contains("--hosts"), "{error}");
         }
@@ -215,7 +221,7 @@ fn a_killed_process_ends_what_is_outstanding_and_gives_its_slot_back() {
         );
     }
     let window = Window::new(Kind::Coherent, 2);
-    let host = Honest::new(&window);
+    let host = Honest::on(window.open_alert());
     for _ in 0..2 {
         let end = host.end();
         let mut process = child(
@@ -251,7 +257,7 @@ fn a_killed_process_ends_what_is_outstanding_and_gives_its_slot_back() {
 }
 
 fn be_killed(path: &str, qpn: u32, psn: u32) {
-    let transport = WindowTransport::open(path.as_ref()).unwrap();
+    let transport = WindowTransport::with_silence(path.as_ref(), QUIET).unwrap();
     let host = Honest::on(transport);
     let end = host.end();
     connect(&end, qpn, psn);

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use liar::{LEND, Liar, READY, RING_BYTES};
 use scene::{LEN, PSN, Scene};
 use sluice_transport_window::frame::{Frame, What, flag};
-use sluice_verbs::{QpState, WcStatus, WrOpcode};
-use sluice_verbs_testing::{request, until};
+use sluice_verbs::{AhAttr, QpState, QpType, SendWr, UdDestination, WcStatus, WrOpcode};
+use sluice_verbs_testing::{QKEY, Remote, request, until};
 use sluice_window::view::{Out, View as _};
 
 #[test]
@@ -363,5 +363,39 @@ fn who_scribbles_breaks_his_own_connections() {
         // closed.
         let wc = scene.victim.cq.poll_one();
         assert!(wc.is_none_or(|wc| wc.status != WcStatus::Success as u32));
+    }
+}
+
+/// docs/windows.md: where requests have an address, a packet number and a key a datagram has its sender's
+/// address, and zeros where it is not known. Devices of kernels make a GRH of it.
+#[test]
+fn datagrams_have_no_number_where_their_senders_address_stands() {
+    let mut scene = Scene::joined();
+    let end = scene.host.end_of(QpType::Ud);
+    end.to_init();
+    end.receive_from(&Remote::default());
+    end.send_with(0, 0, 0);
+    let ah = AhAttr::default();
+    for number in 0..40 {
+        let sges = [end.sge(0, 8)];
+        let send = SendWr {
+            ud: Some(UdDestination {
+                ah: &ah,
+                qpn: scene.qpn,
+                qkey: QKEY,
+            }),
+            ..request(WrOpcode::Send, number, &sges, 0, 0)
+        };
+        assert_eq!(end.run(&send).status, 0);
+        let mut came = None;
+        until("a datagram", || {
+            came = scene.liar.next();
+            came.is_some()
+        });
+        let (frame, bytes) = came.unwrap();
+        assert_eq!((frame.from, frame.about), (end.qp.num(), QKEY));
+        assert_eq!((frame.addr, frame.psn, frame.rkey), (0, 0, 0));
+        let psn = (u64::from(end.psn) + number) & 0xff_ffff;
+        assert_eq!((frame.seq, bytes.len()), (psn, 8));
     }
 }

@@ -13,8 +13,8 @@ use crate::request::status;
 #[derive(Default)]
 pub struct Inbound {
     recv: RecvWqe,
-    /// It was put aside between two parts of the message.
-    aside: bool,
+    /// It was suspended between two parts of the message.
+    suspended: bool,
 }
 
 impl Inbound {
@@ -23,7 +23,7 @@ impl Inbound {
         &mut self,
         take: impl FnOnce(&mut RecvWqe) -> Result<(), responder::TakeError>,
     ) -> Result<(), TakeError> {
-        self.aside = false;
+        self.suspended = false;
         take(&mut self.recv).map_err(|error| match error {
             responder::TakeError::Empty | responder::TakeError::NotReady => TakeError::Empty,
             responder::TakeError::Bad(_) => TakeError::Bad,
@@ -37,16 +37,16 @@ impl Inbound {
 
     /// All that came has been looked at. The memory of a message that goes on may be deregistered
     /// until more of it comes.
-    pub fn put_aside(&mut self, qp: &Qp) {
-        if self.recv.is_taken() && !self.aside {
+    pub fn suspend(&mut self, qp: &Qp) {
+        if self.recv.is_taken() && !self.suspended {
             self.recv.unpin(qp);
-            self.aside = true;
+            self.suspended = true;
         }
     }
 
     /// The receive, for bytes of its message. None: its memory is gone.
     pub fn take_up(&mut self, qp: &Qp) -> Option<&RecvWqe> {
-        let there = !core::mem::take(&mut self.aside) || self.recv.pin_again(qp);
+        let there = !core::mem::take(&mut self.suspended) || self.recv.pin_again(qp);
         there.then_some(&self.recv)
     }
 
@@ -57,7 +57,7 @@ impl Inbound {
 
     /// Ends it.
     pub fn complete(&mut self, qp: &Qp, done: &RecvDone, after: &mut Aftermath) {
-        self.aside = false;
+        self.suspended = false;
         qp.complete_recv(&mut self.recv, done, after);
     }
 }

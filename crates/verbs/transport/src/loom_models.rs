@@ -72,7 +72,7 @@ fn loom_a_timer_is_not_slept_past() {
     });
 }
 
-/// The same with a deadline beside it, as a lane has one.
+/// The same with a deadline beside it, as a shard has one.
 #[test]
 fn loom_a_deadline_is_not_slept_past() {
     check(|| {

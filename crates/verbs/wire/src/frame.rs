@@ -9,7 +9,7 @@ use crate::icrc::{self, Icrc};
 use crate::ipv4::UDP;
 use crate::number::Ecn;
 use crate::packet::{Headers, Packet};
-use crate::rider::{self, Rider};
+use crate::piggyback::{self, Piggyback};
 use crate::udp::{self, ROCE_PORT};
 use crate::{ipv4, ipv6};
 
@@ -152,9 +152,9 @@ impl<'a> Envelope<'a> {
         self.transport
     }
 
-    /// An acknowledgement in what pads the frame ([`crate::rider`]).
-    pub fn rider(&self) -> Option<Rider<'a>> {
-        rider::parse(&self.icrc, self.padding)
+    /// An acknowledgement in what pads the frame ([`crate::piggyback`]).
+    pub fn piggyback(&self) -> Option<Piggyback<'a>> {
+        piggyback::parse(&self.icrc, self.padding)
     }
 }
 

@@ -52,7 +52,7 @@ pub mod mad;
 mod number;
 pub mod opcode;
 pub mod packet;
-pub mod rider;
+pub mod piggyback;
 pub mod selective;
 pub mod tcp;
 pub mod udp;

@@ -1,8 +1,8 @@
-//! Which peers get acknowledgements that ride ([`sluice_wire::rider`]).
+//! Which peers get acknowledgements that are piggybacked ([`sluice_wire::piggyback`]).
 //!
 //! A flow is a peer's address and a UDP source port: the two ends of a connection use the same one,
 //! which is made from both queue pairs' numbers. Another process of the peer's, which may have no
-//! AF_XDP and never see a rider, has flows of its own.
+//! AF_XDP and never see a piggybacked acknowledgement, has flows of its own.
 
 use std::net::IpAddr;
 
@@ -17,14 +17,14 @@ const TRUST: u8 = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     peer: Option<(IpAddr, u16)>,
-    /// Riders have come from it.
+    /// Piggybacked acknowledgements have come from it.
     pub got: bool,
     /// Acknowledgements that may still ride alone.
     trust: u8,
 }
 
 impl Flow {
-    /// A rider came, with what it says of ours.
+    /// A piggybacked acknowledgement came, with what it says of ours.
     pub fn came(&mut self, got: bool) {
         self.got = true;
         if got {

@@ -1,7 +1,10 @@
 //! What the kernel says of a network interface, and of our capabilities.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::os::fd::RawFd;
+use std::thread;
+use std::time::Duration;
 
 use sluice_sys::capability::{self, Capability};
 use sluice_sys::errno::Errno;
@@ -14,6 +17,11 @@ use crate::error::OpenError;
 const ETHTOOL: usize = 0x8946;
 const GET_DRIVER: u32 = 0x3;
 const GET_CHANNELS: u32 = 0x3c;
+
+/// How often it is looked whether a link is back, and the time from one look to the next: ten seconds
+/// in all. Copper of 1 Gb/s takes two to four to agree on its speed.
+const LINK_LOOKS_MAX: u32 = 500;
+const LINK_LOOK: Duration = Duration::from_millis(20);
 
 /// A network interface of this process's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,10 +144,63 @@ impl Interface {
         self.queues
     }
 
+    /// Whether it is up and has a carrier, as the kernel says now. Where the kernel does not say, it has.
+    pub fn has_link(&self) -> bool {
+        let flags = flags_of(&self.name);
+        flags.is_none_or(|flags| flags & libc::IFF_LOWER_UP as u32 != 0)
+    }
+
+    /// Waits until it has a link, for up to ten seconds. False: it has none still.
+    ///
+    /// Some drivers (`igb`) start their device anew when a program is attached ([`Interface::open`]), so
+    /// that a link that was there is away for as long as both ends take to agree again. What is sent
+    /// meanwhile is lost.
+    pub fn wait_for_link(&self) -> bool {
+        comes_back(|| self.has_link(), || thread::sleep(LINK_LOOK))
+    }
+
     /// One of a pair of virtual devices that are joined in the kernel (veth(4)).
     pub const fn is_veth(&self) -> bool {
         self.veth
     }
+}
+
+/// Looks until it is so, at most [`LINK_LOOKS_MAX`] times with a pause between two. Whether it became so.
+fn comes_back(mut look: impl FnMut() -> bool, mut pause: impl FnMut()) -> bool {
+    for _ in 1..LINK_LOOKS_MAX {
+        if look() {
+            return true;
+        }
+        pause();
+    }
+    look()
+}
+
+/// `IFF_…` of an interface. Not by SIOCGIFFLAGS, whose 16 bits end below the carrier's.
+fn flags_of(name: &str) -> Option<u32> {
+    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: the library writes one pointer to a list that is ours until freeifaddrs.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return None;
+    }
+    let mut found = None;
+    let mut next = list;
+    // SAFETY: the list ends with a null pointer and every element is a valid ifaddrs.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        if entry.ifa_name.is_null() {
+            continue;
+        }
+        // SAFETY: getifaddrs gives names as C strings, which live until freeifaddrs.
+        let its_name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        if its_name.to_bytes() == name.as_bytes() {
+            found = Some(entry.ifa_flags);
+            break;
+        }
+    }
+    // SAFETY: the list from above, freed once; nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    found
 }
 
 /// Any socket will do to ask about interfaces.
@@ -180,4 +241,46 @@ pub(crate) fn missing_capabilities() -> Vec<&'static str> {
         Capability::Bpf,
         Capability::Perfmon,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_waited_for_until_it_is_back() {
+        for away in [0, 1, 7, LINK_LOOKS_MAX - 1] {
+            let (mut looks, mut pauses) = (0, 0);
+            let back = comes_back(
+                || {
+                    looks += 1;
+                    looks > away
+                },
+                || pauses += 1,
+            );
+            assert!(back, "after {away}");
+            assert_eq!((looks, pauses), (away + 1, away));
+        }
+    }
+
+    #[test]
+    fn a_link_that_stays_away_is_given_up() {
+        let (mut looks, mut pauses) = (0, 0);
+        let back = comes_back(
+            || {
+                looks += 1;
+                false
+            },
+            || pauses += 1,
+        );
+        assert!(!back);
+        assert_eq!((looks, pauses), (LINK_LOOKS_MAX, LINK_LOOKS_MAX - 1));
+    }
+
+    #[test]
+    fn the_loopback_interface_has_flags_and_one_that_is_not_there_has_none() {
+        let flags = flags_of("lo").expect("every namespace has one");
+        assert!(flags & libc::IFF_LOOPBACK as u32 != 0);
+        assert_eq!(flags_of("sluice-none0"), None);
+    }
 }

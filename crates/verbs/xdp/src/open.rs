@@ -24,6 +24,10 @@ const ETHERNET_BYTES: usize = sluice_wire::ethernet::Header::BYTES_MAX;
 /// Chunks of packet memory: small ones where whole frames fit.
 const CHUNK_SMALL: usize = 2048;
 const CHUNK_LARGE: usize = 4096;
+/// The network interfaces that count a receive buffer in whole KiB leave what is over alone (Intel's
+/// 82576 and relatives, `SRRCTL.BSIZEPACKET`): what is longer they write into two chunks, and not all
+/// drivers know (decision 0080).
+const BUFFER_UNIT: usize = 1024;
 /// Bounds of ring sizes.
 const PACKETS_MIN: u32 = 64;
 const PACKETS_MAX: u32 = 16 * 1024;
@@ -50,7 +54,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Everything the interface has. Per queue 5 MB with an MTU of 1500, 12 MB with 9000.
+    /// Everything the interface has. Per queue 5 MB with an MTU of 1500, 10 MB where nothing is copied;
+    /// 12 MB with 9000.
     fn default() -> Self {
         Self {
             queues: None,
@@ -150,40 +155,130 @@ impl Interface {
         left: Arc<Left>,
     ) -> Result<(XdpPort, Binding), OpenError> {
         let frame = (self.mtu() + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
-        let chunk_bytes = if frame + HEADROOM <= CHUNK_SMALL {
-            CHUNK_SMALL
-        } else {
-            CHUNK_LARGE
-        };
-        let wanted = frame + HEADROOM > chunk_bytes;
-        let layout = Layout {
-            chunk_bytes,
-            receive_chunks: options.receive_chunks as usize,
-            send_slots: options.send_packets as usize,
-            slot_chunks: if wanted {
-                frame.div_ceil(chunk_bytes)
-            } else {
-                1
-            },
-        };
-        let mut bindings = Vec::new();
-        // Packets in pieces before zero-copy: large packets are worth more. Before Linux 6.6
-        // nothing takes them.
-        for pieces in [true, false] {
-            if wanted || !pieces {
-                let binding = |zero_copy| Binding { zero_copy, pieces };
-                bindings.extend(zero_copy.then(|| binding(true)));
-                bindings.push(binding(false));
+        let mut opened = Err(OpenError::Options {
+            why: "there is no way to bind a socket",
+        });
+        for (layout, bindings) in ways(frame, zero_copy, options) {
+            opened = Socket::open(self, queue, &layout, &bindings)
+                .map(|(socket, binding)| (socket, binding, layout));
+            // The others would not help: it is the queue, or what this process may do.
+            let is_of_the_way = |error: &OpenError| {
+                matches!(
+                    error,
+                    OpenError::System { .. } | OpenError::LockedMemory { .. }
+                )
+            };
+            if !opened.as_ref().is_err_and(is_of_the_way) {
+                break;
             }
         }
-        let (socket, binding) = Socket::open(self, queue, &layout, &bindings)?;
+        let (socket, binding, layout) = opened?;
         let fits = if binding.pieces {
             frame
         } else {
-            frame.min(chunk_bytes - HEADROOM)
+            frame.min(layout.chunk_bytes - HEADROOM)
         };
         let packet_bytes_max = (fits - ETHERNET_BYTES).min(self.mtu());
         let port = XdpPort::new(self.index(), queue, socket, layout, packet_bytes_max, left);
         Ok((port, binding))
+    }
+}
+
+/// The ways to have a socket, best first. Packets in pieces before zero-copy: large packets are worth
+/// more. Before Linux 6.6 nothing takes them.
+fn ways(frame: usize, zero_copy: bool, options: &Options) -> Vec<(Layout, Vec<Binding>)> {
+    let binding = |zero_copy, pieces| Binding { zero_copy, pieces };
+    let copy = layout(frame, CHUNK_SMALL - HEADROOM, options);
+    if frame + HEADROOM > copy.chunk_bytes {
+        let pieces = [true, false].into_iter();
+        let all = pieces.flat_map(|pieces| [binding(true, pieces), binding(false, pieces)]);
+        let usable = all.filter(|binding| zero_copy || !binding.zero_copy);
+        return vec![(copy, usable.collect())];
+    }
+    let whole = layout(
+        frame,
+        (CHUNK_SMALL - HEADROOM) / BUFFER_UNIT * BUFFER_UNIT,
+        options,
+    );
+    let mut ways = vec![(copy, vec![binding(false, false)])];
+    if zero_copy {
+        ways.insert(0, (whole, vec![binding(true, false)]));
+    }
+    ways
+}
+
+/// How packet memory for frames of so many bytes is cut up. `small`: what fits a small chunk.
+fn layout(frame: usize, small: usize, options: &Options) -> Layout {
+    let chunk_bytes = if frame <= small {
+        CHUNK_SMALL
+    } else {
+        CHUNK_LARGE
+    };
+    Layout {
+        chunk_bytes,
+        receive_chunks: options.receive_chunks as usize,
+        send_slots: options.send_packets as usize,
+        slot_chunks: if frame + HEADROOM > chunk_bytes {
+            frame.div_ceil(chunk_bytes)
+        } else {
+            1
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a chunk, whether zero-copy, whether in pieces: of each way in its order.
+    fn ways_of(mtu: usize, zero_copy: bool) -> Vec<(usize, bool, bool)> {
+        let frame = (mtu + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
+        let ways = ways(frame, zero_copy, &Options::default());
+        let each = ways.into_iter().flat_map(|(layout, bindings)| {
+            let chunk = layout.chunk_bytes;
+            bindings
+                .into_iter()
+                .map(move |binding| (chunk, binding.zero_copy, binding.pieces))
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn without_copies_a_frame_fits_the_whole_kib_of_a_chunk() {
+        assert_eq!(
+            ways_of(1500, true),
+            [(4096, true, false), (2048, false, false)]
+        );
+        assert_eq!(ways_of(1500, false), [(2048, false, false)]);
+        // 1006 and a tagged Ethernet header are a KiB.
+        assert_eq!(
+            ways_of(1006, true),
+            [(2048, true, false), (2048, false, false)]
+        );
+        assert_eq!(
+            ways_of(1007, true),
+            [(4096, true, false), (2048, false, false)]
+        );
+    }
+
+    #[test]
+    fn long_frames_come_in_pieces_where_the_kernel_has_them() {
+        assert_eq!(
+            ways_of(9000, true),
+            [
+                (4096, true, true),
+                (4096, false, true),
+                (4096, true, false),
+                (4096, false, false)
+            ]
+        );
+        assert_eq!(
+            ways_of(9000, false),
+            [(4096, false, true), (4096, false, false)]
+        );
+        assert_eq!(
+            ways_of(3000, true),
+            [(4096, true, false), (4096, false, false)]
+        );
     }
 }

@@ -8,7 +8,7 @@ use sluice_packet::{Facts, Kept, Leaving, Path, Port, PortCounters, Received, Se
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{Outer, Prefix};
-use sluice_wire::rider::{self, Rider};
+use sluice_wire::piggyback::{self, Piggyback};
 use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc};
 
 use crate::flows::Flows;
@@ -265,7 +265,7 @@ impl XdpPort {
         &mut self,
         packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
-        rider: Option<Rider<'_>>,
+        piggyback: Option<Piggyback<'_>>,
     ) -> Result<(), SendError> {
         let Leaving {
             path, ecn, length, ..
@@ -291,7 +291,7 @@ impl XdpPort {
         };
         let front = *front;
         let frame_bytes = front + length + icrc::BYTES;
-        let behind = rider.map_or(0, |rider| rider::bytes(rider.packet.len()));
+        let behind = piggyback.map_or(0, |piggyback| piggyback::bytes(piggyback.packet.len()));
         // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
         // ring.
         let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes + behind) };
@@ -300,9 +300,11 @@ impl XdpPort {
             let whole = frame.get_mut(front..front + length).is_some_and(fill)
                 && prefix.wrap(frame) == Ok(frame_bytes);
             whole
-                && match (rider, frame.last_chunk()) {
-                    (Some(rider), Some(icrc)) => rider::emit(icrc, rider, padding).is_ok(),
-                    (rider, _) => rider.is_none(),
+                && match (piggyback, frame.last_chunk()) {
+                    (Some(piggyback), Some(icrc)) => {
+                        piggyback::emit(icrc, piggyback, padding).is_ok()
+                    }
+                    (piggyback, _) => piggyback.is_none(),
                 }
         });
         if !written {
@@ -315,10 +317,10 @@ impl XdpPort {
         Ok(())
     }
 
-    /// Whether a rider fits behind a packet of that length on the path.
+    /// Whether a piggybacked acknowledgement fits behind a packet of that length on the path.
     fn has_padding(&self, path: &Path, length: usize) -> bool {
         let front = if path.destination.is_ipv4() { 28 } else { 48 };
-        let whole = front + length + icrc::BYTES + rider::bytes(rider::PACKET_MAX);
+        let whole = front + length + icrc::BYTES + piggyback::bytes(piggyback::PACKET_MAX);
         whole <= self.packet_bytes_max
     }
 
@@ -344,11 +346,11 @@ impl XdpPort {
         if !relies {
             let _ = self.put_alone(kept);
         }
-        let rider = rides.then(|| Rider {
+        let piggyback = rides.then(|| Piggyback {
             packet: kept.packet(),
             got,
         });
-        let put = self.put_frame(packet, fill, rider);
+        let put = self.put_frame(packet, fill, piggyback);
         if relies && put.is_err() {
             let _ = self.put_alone(kept);
         }
@@ -580,7 +582,7 @@ fn deliver(
     };
     // In front: programs that sleep on one channel for both count on an acknowledgement to be
     // there before the answer.
-    if let Some(Rider { packet, got }) = frame.rider() {
+    if let Some(Piggyback { packet, got }) = frame.piggyback() {
         flows.of(received.source, received.source_port).came(got);
         each(&Received { packet, ..received });
     }

@@ -75,26 +75,28 @@ impl<T: Entry> Ring<T> {
             producer: word(offsets.producer),
             consumer: word(offsets.consumer),
             flags: word(offsets.flags),
-            // SAFETY: as above; `size` entries from here end where the mapping does.
+            // SAFETY: the offset of the entries is inside the mapping, whose length was computed from it:
+            // `size` entries from there end where the mapping does.
             entries: unsafe { base.add(offsets.desc as usize) }.cast::<T>(),
             size,
         })
     }
 
-    // SAFETY (of the three): aligned words inside a mapping that lives as long as `self`, and
-    // that both sides use as atomics only.
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: see above.
+        // SAFETY: an aligned word inside the mapping (`map`), which lives as long as `self` in the process
+        // that made it; it is reached as an atomic only, by both sides.
         unsafe { &*self.producer }
     }
 
     fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: see above.
+        // SAFETY: an aligned word inside the mapping (`map`), which lives as long as `self` in the process
+        // that made it; it is reached as an atomic only, by both sides.
         unsafe { &*self.consumer }
     }
 
     fn flags(&self) -> &AtomicU32 {
-        // SAFETY: see above.
+        // SAFETY: an aligned word inside the mapping (`map`), which lives as long as `self` in the process
+        // that made it; only the kernel writes it, and it is reached as an atomic only.
         unsafe { &*self.flags }
     }
 

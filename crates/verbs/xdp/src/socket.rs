@@ -310,7 +310,7 @@ fn offsets(fd: &Private) -> Result<libc::xdp_mmap_offsets, OpenError> {
 
 /// `T` is made of integers only.
 fn get<T>(fd: &Private, name: i32, value: &mut T) -> Result<usize, Errno> {
-    // SAFETY: as many bytes as `T` has, all of them initialised, in which any bytes are valid.
+    // SAFETY: the bytes of a `T`, all of them initialised, in which any bytes are valid.
     let bytes = unsafe {
         core::slice::from_raw_parts_mut(core::ptr::from_mut(value).cast::<u8>(), size_of::<T>())
     };

@@ -110,8 +110,8 @@ impl Umem {
         if at.checked_add(len)? > self.0.len {
             return None;
         }
-        // SAFETY: inside the mapping, which lives as long as `self`, and initialised (anonymous
-        // pages are zero); the caller vouches that nobody writes to it.
+        // SAFETY: inside the mapping, which lives as long as `self` in the process that made it, and
+        // initialised (anonymous pages are zero); the caller vouches that nobody writes to it.
         Some(unsafe { core::slice::from_raw_parts(self.0.base.add(at), len) })
     }
 
@@ -124,7 +124,9 @@ impl Umem {
         if at.checked_add(len)? > self.0.len {
             return None;
         }
-        // SAFETY: as above; nobody else reads or writes it.
+        // SAFETY: inside the mapping, which lives as long as `self` in the process that made it, and
+        // initialised (anonymous pages are zero); the caller vouches that the kernel does not use these
+        // bytes, and `&mut self` that nobody else does.
         Some(unsafe { core::slice::from_raw_parts_mut(self.0.base.add(at), len) })
     }
 }

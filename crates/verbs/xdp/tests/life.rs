@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-use common::{Device as _, INTERFACE, Net, QPN, can_run, check, send, until};
+use common::{Device as _, Host, INTERFACE, Net, QPN, can_run, check, send, until};
 use sluice_packet::{Port, SendError};
 use sluice_xdp::{Interface, OpenError, Options};
 
@@ -58,7 +58,15 @@ fn a_second_process_is_told_and_a_killed_one_leaves_nothing() {
     holder.kill().expect("killed");
     holder.wait().expect("waited for");
     until("nothing attached", || !net.b.attached());
-    let (_steering, _ports) = net.b.open(&Options::default());
+    // The kernel takes its time with the queue, too.
+    let mut opened = None;
+    until("nothing left of the first one", || {
+        match net.b.enter(|| interface.open(&Options::default())) {
+            Ok(open) => opened = Some(open),
+            Err(error) => assert!(matches!(error, OpenError::QueueBusy { .. }), "{error}"),
+        }
+        opened.is_some()
+    });
 }
 
 #[test]
@@ -79,7 +87,23 @@ fn a_queue_with_a_socket_is_busy_until_it_is_closed() {
     );
     until("nothing attached", || !net.b.attached());
     drop(ports);
-    let (_steering, _ports) = net.b.open(&Options::default());
+    opens_again(&net.b, &Options::default());
+}
+
+/// Opens the interface once, when the kernel, or a child that another test is about to start a program in, has let go of
+/// the queue.
+fn opens_again(host: &Host, options: &Options) {
+    let interface = host.interface();
+    until("the queue's end", || {
+        match host.enter(|| interface.open(options)) {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(matches!(error, OpenError::QueueBusy { .. }), "{error}");
+                false
+            }
+        }
+    });
+    until("nothing attached", || !host.attached());
 }
 
 /// Loads and attaches a program that passes everything. What it gives keeps it attached.
@@ -148,6 +172,27 @@ fn somebody_elses_program_stays() {
         });
         until("nothing attached", || !net.b.attached());
     }
+}
+
+#[test]
+fn a_link_is_there_while_the_other_end_is_up_and_is_waited_for() {
+    if !can_run("a_link_is_there_while_the_other_end_is_up_and_is_waited_for") {
+        return;
+    }
+    let net = Net::new(1500);
+    let interface = net.b.interface();
+    assert!(net.b.enter(|| interface.has_link()));
+    net.a.ip(&format!("link set {INTERFACE} down"));
+    until("no link", || net.b.enter(|| !interface.has_link()));
+    // That it has none hinders nobody.
+    let opened = net.b.enter(|| interface.open(&Options::default()));
+    assert!(opened.is_ok());
+    let waiting = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| net.b.enter(|| interface.wait_for_link()));
+        net.a.ip(&format!("link set {INTERFACE} up"));
+        waiting.join()
+    });
+    assert!(waiting.expect("ends"), "the link is there again");
 }
 
 #[test]
@@ -242,7 +287,7 @@ fn a_child_of_fork_lets_go() {
     until("nothing attached", || !net.b.attached());
     go.write_all(&[1]).expect("written");
     go.read_exact(&mut [0]).expect("closed");
-    drop(net.b.open(&Options::default()));
+    opens_again(&net.b, &Options::default());
     drop(go);
     drop(go_child);
     // SAFETY: the child is ours, and is waited for once.
@@ -379,7 +424,7 @@ fn little_locked_memory_is_said() {
     // SAFETY: one rlimit is written or read. The other threads have CAP_IPC_LOCK, for which the
     // limit does not hold.
     let set = |limit: &libc::rlimit| unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, limit) };
-    // SAFETY: as above.
+    // SAFETY: one rlimit is written, which is ours.
     unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     let small = libc::rlimit {
         rlim_cur: 65536,
@@ -434,6 +479,7 @@ fn options_out_of_range_are_refused() {
         addresses: vec![net.b.v4; 2000],
         ..Options::default()
     };
-    let opened = net.b.enter(|| interface.open(&many));
-    drop(opened.expect("the same address many times is one"));
+    // The same address many times is one.
+    until("nothing attached", || !net.b.attached());
+    opens_again(&net.b, &many);
 }

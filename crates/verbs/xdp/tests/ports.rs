@@ -122,7 +122,7 @@ fn behind(
 }
 
 /// An acknowledgement rides with the packet behind it, with a frame of its own besides until the peer has
-/// shown that it sees riders.
+/// shown that it sees piggybacked acknowledgements.
 #[test]
 fn acknowledgements_ride() {
     if !can_run("acknowledgements_ride") {
@@ -143,7 +143,7 @@ fn acknowledgements_ride() {
                 let came = both(&mut a, &mut b, &there, 3 * number);
                 assert_eq!(came, twice, "b has said nothing");
             }
-            // This says that b has got riders, and this that a has.
+            // This says that b has got piggybacked acknowledgements, and this that a has.
             assert_eq!(both(&mut b, &mut a, &back, 100), twice);
             for number in 0..16 {
                 assert_eq!(both(&mut a, &mut b, &there, 3 * number), [true, false]);
@@ -163,7 +163,7 @@ fn acknowledgements_ride() {
 }
 
 /// It is with the packet that it was put beside, in front of which it has a frame of its own until the peer has
-/// shown that it sees riders, and where there is no padding.
+/// shown that it sees piggybacked acknowledgements, and where there is no padding.
 #[test]
 fn acknowledgements_ride_behind_long_packets() {
     if !can_run("acknowledgements_ride_behind_long_packets") {
@@ -305,17 +305,18 @@ fn what_does_not_fit_is_lost_and_counted() {
         send(&mut a, &path, QPN, number, 64).expect("sent");
     }
     flush(&mut a);
+    // All have come, by whichever of its threads the kernel had work for it: room that was given back meanwhile would
+    // be used.
+    until("136 that are lost and counted", || {
+        let lost = b.statistics().expect("statistics");
+        lost.no_memory + lost.ring_full + lost.dropped >= 136
+    });
     let mut numbers = Vec::new();
     while b.receive(&mut |received| numbers.push(check(received).0)) > 0 {}
     assert_eq!(
         numbers,
         (0..64).collect::<Vec<_>>(),
         "those that came first"
-    );
-    let lost = b.statistics().expect("statistics");
-    assert!(
-        lost.no_memory + lost.ring_full + lost.dropped >= 136,
-        "{lost:?}"
     );
     // And it goes on.
     send(&mut a, &path, QPN, 1000, 64).expect("sent");

@@ -19,5 +19,5 @@ on_other sluice run --gateway gw -- nginx
 # Each of nginx's sockets is published by itself.
 await "an answer" curl --silent --fail --max-time 1 http://203.0.113.7/
 await "an answer by IPv6" curl --silent --fail --max-time 1 'http://[2001:db8::7]/'
-curl --silent --max-time 5 http://203.0.113.7/ | grep -qi nginx || fail "$(cat /tmp/gateway.log)"
+curl --silent --max-time 60 http://203.0.113.7/ | grep -qi nginx || fail "$(cat /tmp/gateway.log)"
 await "nginx's log" on_other grep -q '"GET / HTTP' /var/log/nginx/access.log

@@ -35,7 +35,7 @@ impl fmt::Display for Reason {
 
 /// A lane for an end: where it lies and who is at the other side.
 ///
-/// Before a program adopts a lane it checks that its descriptor still is the socket `cookie` and
+/// Before a program enables a lane it checks that its descriptor still is the socket `cookie` and
 /// that TCP is still connected. sluiced keeps no copy of the socket, so an end may have been
 /// closed, and its addresses used by another connection, since it was announced; only an end
 /// that has passed this check, while its peer was announced later, is sure to be that peer's.
@@ -56,13 +56,13 @@ pub struct Lane {
     pub side: u8,
     /// The chunk's memfd comes with this message, as the first descriptor.
     pub has_chunk_fd: bool,
-    /// The peer's board comes with this message, as the last descriptor. Never so for a
+    /// The peer's parking table comes with this message, as the last descriptor. Never so for a
     /// connection of a program to itself.
-    pub has_board_fd: bool,
+    pub has_parking_fd: bool,
     /// The other process of the lane is sluiced itself, for a peer on another host.
     pub is_remote: bool,
     /// The peer is a program on another host, and the chunk a piece of a window that both hosts
-    /// share (docs/decisions/0041). Never so together with `is_remote`, nor with a board.
+    /// share (docs/decisions/0041). Never so together with `is_remote`, nor with a parking table.
     pub is_direct: bool,
     /// Where the chunk begins in the memory that comes with this message, bytes; 0 but for a direct
     /// lane.
@@ -77,7 +77,7 @@ pub struct Lane {
 impl Lane {
     /// How many descriptors come with the message.
     pub fn fd_count(&self) -> usize {
-        usize::from(self.has_chunk_fd) + usize::from(self.has_board_fd)
+        usize::from(self.has_chunk_fd) + usize::from(self.has_parking_fd)
     }
 }
 
@@ -98,7 +98,7 @@ pub enum FromDaemon {
         reason: Reason,
     },
     Lane(Lane),
-    /// The answer to `Settle`: nobody has announced the other end, and sluiced has forgotten this
+    /// The answer to `AskPeer`: nobody has announced the other end, and sluiced has forgotten this
     /// one.
     NoPeer {
         end: u32,
@@ -133,7 +133,7 @@ mod kind {
 }
 
 const HAS_CHUNK_FD: u8 = 1;
-const HAS_BOARD_FD: u8 = 2;
+const HAS_PARKING_FD: u8 = 2;
 const IS_REMOTE: u8 = 4;
 const IS_DIRECT: u8 = 8;
 
@@ -168,10 +168,14 @@ impl FromDaemon {
                 out.u32(lane.ring_bytes);
                 out.u8(lane.side);
                 let chunk = if lane.has_chunk_fd { HAS_CHUNK_FD } else { 0 };
-                let board = if lane.has_board_fd { HAS_BOARD_FD } else { 0 };
+                let parking = if lane.has_parking_fd {
+                    HAS_PARKING_FD
+                } else {
+                    0
+                };
                 let remote = if lane.is_remote { IS_REMOTE } else { 0 };
                 let direct = if lane.is_direct { IS_DIRECT } else { 0 };
-                out.u8(chunk | board | remote | direct);
+                out.u8(chunk | parking | remote | direct);
                 out.u32(lane.peer);
                 out.u32(lane.peer_pid);
                 out.u64(lane.cookie);
@@ -249,12 +253,12 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
     let ring_bytes = body.u32()?;
     let side = body.u8()?;
     let flags = body.u8()?;
-    const KNOWN: u8 = HAS_CHUNK_FD | HAS_BOARD_FD | IS_REMOTE | IS_DIRECT;
+    const KNOWN: u8 = HAS_CHUNK_FD | HAS_PARKING_FD | IS_REMOTE | IS_DIRECT;
     if side > 1 || flags & !KNOWN != 0 || lane >= lanes {
         return Err(DecodeError::Value);
     }
     let is_direct = flags & IS_DIRECT != 0;
-    if is_direct && flags & (HAS_BOARD_FD | IS_REMOTE) != 0 {
+    if is_direct && flags & (HAS_PARKING_FD | IS_REMOTE) != 0 {
         return Err(DecodeError::Value);
     }
     let (peer, peer_pid) = (body.u32()?, body.u32()?);
@@ -271,7 +275,7 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
         ring_bytes,
         side,
         has_chunk_fd: flags & HAS_CHUNK_FD != 0,
-        has_board_fd: flags & HAS_BOARD_FD != 0,
+        has_parking_fd: flags & HAS_PARKING_FD != 0,
         is_remote: flags & IS_REMOTE != 0,
         is_direct,
         offset,

@@ -28,7 +28,7 @@ fn requests() -> impl Strategy<Value = ToDaemon> {
         (any::<u32>(), any::<u32>())
             .prop_map(|(end, generation)| ToDaemon::Release { end, generation }),
         (any::<u32>(), any::<u32>())
-            .prop_map(|(end, generation)| ToDaemon::Settle { end, generation }),
+            .prop_map(|(end, generation)| ToDaemon::AskPeer { end, generation }),
         Just(ToDaemon::Ping),
         Just(ToDaemon::Status),
         Just(ToDaemon::Shutdown),
@@ -63,7 +63,7 @@ fn answers() -> impl Strategy<Value = FromDaemon> {
                 is_remote: !flags.2,
                 is_direct: flags.2,
                 offset: if flags.2 { cookie >> 7 } else { 0 },
-                has_board_fd: flags.1 && !flags.2,
+                has_parking_fd: flags.1 && !flags.2,
                 peer: n[5],
                 peer_pid: n[6],
                 cookie,
@@ -167,7 +167,7 @@ fn program_names_are_cut_and_padded() {
 }
 
 #[test]
-fn a_direct_lane_has_its_offset_and_no_board_and_no_other_has_one() {
+fn a_direct_lane_has_its_offset_and_no_parking_table_and_no_other_has_one() {
     let lane = Lane {
         end: 1,
         generation: 2,
@@ -177,7 +177,7 @@ fn a_direct_lane_has_its_offset_and_no_board_and_no_other_has_one() {
         ring_bytes: 4096,
         side: 1,
         has_chunk_fd: true,
-        has_board_fd: false,
+        has_parking_fd: false,
         is_remote: false,
         is_direct: true,
         offset: 8192,
@@ -195,7 +195,7 @@ fn a_direct_lane_has_its_offset_and_no_board_and_no_other_has_one() {
             ..lane
         },
         Lane {
-            has_board_fd: true,
+            has_parking_fd: true,
             ..lane
         },
         Lane { is_direct, ..lane },

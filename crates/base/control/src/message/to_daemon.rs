@@ -79,7 +79,7 @@ pub enum ToDaemon {
     },
     /// The end has waited for long. Answered by `NoPeer`, once everything that programs have sent
     /// so far was read and nobody has announced the other end; not answered otherwise.
-    Settle {
+    AskPeer {
         end: u32,
         generation: u32,
     },
@@ -101,7 +101,7 @@ mod kind {
     pub const PING: u16 = 5;
     pub const STATUS: u16 = 6;
     pub const SHUTDOWN: u16 = 7;
-    pub const SETTLE: u16 = 8;
+    pub const ASK_PEER: u16 = 8;
 }
 
 impl ToDaemon {
@@ -133,8 +133,8 @@ impl ToDaemon {
                 out.u32(*generation);
                 out.finish()
             }
-            Self::Settle { end, generation } => {
-                let mut out = Writer::new(buffer, kind::SETTLE);
+            Self::AskPeer { end, generation } => {
+                let mut out = Writer::new(buffer, kind::ASK_PEER);
                 out.u32(*end);
                 out.u32(*generation);
                 out.finish()
@@ -175,7 +175,7 @@ impl ToDaemon {
                 end: body.u32()?,
                 generation: body.u32()?,
             },
-            kind::SETTLE => Self::Settle {
+            kind::ASK_PEER => Self::AskPeer {
                 end: body.u32()?,
                 generation: body.u32()?,
             },

@@ -1,12 +1,12 @@
 //! The receiving end of a direction.
 
-use crate::direction::{Direction, Mode};
+use crate::direction::{Direction, Mode, Reclaim, Words};
 use crate::{Broken, Consumer};
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// The receiving end's private half. It lives where [`Consumer`] does, and what is said there of a
 /// process that dies holds for it, too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Receiver {
     consumer: Consumer,
@@ -44,6 +44,17 @@ pub struct Look {
     pub next: Result<Next, Broken>,
 }
 
+/// What became of a wish that ring bytes go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// It stands.
+    Asked,
+    /// They went: they come by TCP, before anything later.
+    Taken,
+    /// They stay in the ring: the sender could not, or the wish was taken back.
+    Kept,
+}
+
 impl Receiver {
     /// The ring's end.
     #[inline]
@@ -56,11 +67,22 @@ impl Receiver {
         self.consumer == Consumer::default()
     }
 
-    /// Begins to read by the lane's rules: `read` bytes of the stream were read from TCP so far,
-    /// and `unread` more are known to come before all of the ring's.
-    pub fn adopt(&mut self, read: u64, unread: u64) {
+    /// Begins to read by the lane's rules, and lets the sender use the ring: `read` bytes of the
+    /// stream were read from TCP so far, and `unread` more are known to come before all of the ring's.
+    pub fn enable(&mut self, into: &Direction, read: u64, unread: u64) {
         self.tcp_read = read;
-        self.assured = read + unread;
+        self.assured = read.saturating_add(unread);
+        into.enable();
+    }
+
+    /// Takes no more ring bytes than those that are there: an announcement that is never taken back.
+    pub fn retire(&self, into: &Direction) {
+        into.announce_sleep();
+    }
+
+    /// Reads no more. What is in the ring is not lost: somebody else has it, or it is nobody's any more.
+    pub fn close(&self, into: &Direction) {
+        into.close();
     }
 
     /// The lane is a new one.
@@ -104,12 +126,14 @@ impl Receiver {
     /// TCP bytes that come before the ring segment published last.
     #[inline]
     pub fn owed(&self, into: &Direction) -> u64 {
-        into.mark().max(self.assured).saturating_sub(self.tcp_read)
+        into.switch_offset()
+            .max(self.assured)
+            .saturating_sub(self.tcp_read)
     }
 
     /// Whether TCP bytes come before whatever the ring has or will have, as far as is known now.
     pub fn has_assured(&self, into: &Direction) -> bool {
-        into.mark_if_ring().max(self.assured) > self.tcp_read
+        into.switch_offset_if_ring().max(self.assured) > self.tcp_read
     }
 
     /// How many of the assured bytes were not read.
@@ -120,7 +144,7 @@ impl Receiver {
     // Reads of TCP without a bound.
 
     /// Announces a sleep, or a read of TCP without a bound. `true`: it may begin, and
-    /// [`Direction::withdraw_sleep`] ends it. `false`: it must not, and nothing is announced.
+    /// [`Receiver::withdraw`] ends it. `false`: it must not, and nothing is announced.
     #[inline]
     pub fn announce(&mut self, into: &Direction, has_sender: bool) -> bool {
         into.announce_sleep();
@@ -140,7 +164,7 @@ impl Receiver {
         !in_flight
             && !self.is_uncounted
             && matches!(self.consumer.available(into), Ok(0))
-            && (into.mode() == Mode::Tcp || self.tcp_read >= into.mark())
+            && (into.mode() == Mode::Tcp || self.tcp_read >= into.switch_offset())
     }
 
     /// Announces a sleep that ends when the socket is readable. As [`Receiver::announce`], and bytes
@@ -158,16 +182,22 @@ impl Receiver {
         may
     }
 
+    /// Takes back what was announced.
+    #[inline]
+    pub fn withdraw(&self, into: &Direction) {
+        into.withdraw_sleep();
+    }
+
     // Promises, for lanes to another host.
 
     /// Asked before a program is told that the kernel has bytes: whether a read that follows gets
-    /// them. Behind an offer of the ring the kernel's bytes would have to wait, and a program that
+    /// them. Behind a grant of the ring the kernel's bytes would have to wait, and a program that
     /// was told and finds nothing may take that for an error of the connection. So `true` is a
     /// promise: either the bytes come before the ring's in any case, or a sleep is announced, which
-    /// keeps sluiced from offering the ring until the program reads ([`Receiver::keep_promise`]).
+    /// keeps sluiced from granting the ring until the program reads ([`Receiver::keep_promise`]).
     pub fn promise(&mut self, into: &Direction, has_sender: bool) -> bool {
-        // The mark may be taken back, and what is before it comes next all the same.
-        self.assured = self.assured.max(into.mark_if_ring());
+        // The switch offset may be taken back, and what is before it comes next all the same.
+        self.assured = self.assured.max(into.switch_offset_if_ring());
         self.is_promised || self.tcp_read < self.assured || self.promise_all(into, has_sender)
     }
 
@@ -192,16 +222,55 @@ impl Receiver {
         core::mem::take(&mut self.is_promised)
     }
 
-    // Counting what is read from TCP.
-
-    /// TCP bytes were read.
+    /// A program has read what it was told of: a promise that stands is kept, and its announcement
+    /// taken back.
     #[inline]
-    pub fn count(&mut self, bytes: u64) -> u64 {
-        self.tcp_read += bytes;
-        self.tcp_read
+    pub fn redeem_promise(&mut self, into: &Direction) {
+        if self.keep_promise() {
+            self.withdraw(into);
+        }
     }
 
-    /// Runs a read of TCP bytes up to the mark, under the lock of this half, and counts them. Whoever
+    // Ring bytes on their way back.
+
+    /// Wishes that the sender takes back what is in the ring and was not read, so many bytes. Until
+    /// [`Receiver::hear_back`] nothing is read from the ring.
+    pub fn ask_back(&self, into: &Direction) {
+        into.ask_reclaim();
+    }
+
+    /// What became of that wish. `is_over`: it is taken back if it was not answered.
+    pub fn hear_back(&mut self, into: &Direction, is_over: bool) -> Back {
+        match into.reclaim() {
+            Reclaim::Asked if !is_over => return Back::Asked,
+            Reclaim::Asked if into.withdraw_reclaim() => return Back::Kept,
+            // It was answered in this moment.
+            Reclaim::Asked => return Back::Asked,
+            Reclaim::Taken => {}
+            Reclaim::Refused | Reclaim::None => return Back::Kept,
+        }
+        if let Ok(taken) = self.consumer.available(into) {
+            self.consumer.consume(into, taken);
+        }
+        Back::Taken
+    }
+
+    // Counting what is read from TCP.
+
+    /// TCP bytes were read by an end that does not go by the lane's rules.
+    #[inline]
+    pub fn count(&mut self, bytes: u64) {
+        self.tcp_read += bytes;
+    }
+
+    /// TCP bytes were read: the sender, too, is told that this end reads, if not from the ring.
+    #[inline]
+    pub fn count_said(&mut self, into: &Direction, bytes: u64) {
+        self.count(bytes);
+        into.publish_tcp_read(self.tcp_read);
+    }
+
+    /// Runs a read of TCP bytes up to the switch offset, under the lock of this half, and counts them. Whoever
     /// gets the lock from a reader that died in between finds [`Receiver::is_uncounted`].
     #[inline]
     pub fn count_read<E>(
@@ -213,7 +282,7 @@ impl Receiver {
         compiler_fence(Ordering::SeqCst);
         let result = read();
         if let Ok(bytes) = result {
-            into.publish_tcp_read(self.count(bytes as u64));
+            self.count_said(into, bytes as u64);
         }
         compiler_fence(Ordering::SeqCst);
         self.is_uncounted = false;

@@ -91,10 +91,10 @@ fn engine(world: &World, count: u32, set_state: SetState) {
     let directory = world.directory();
     let mut reader = Reader::new(world.requests.ring());
     let mut done = 0;
-    let mut turn = 0;
+    let mut number = 0;
     let mut state = |state| {
-        set_state(&directory, turn << 2 | state);
-        turn += 1;
+        set_state(&directory, number << 2 | state);
+        number += 1;
     };
     let mut look = || {
         let before = done;
@@ -191,7 +191,7 @@ fn broken_verbs_requester_without_a_fence_before_its_look_at_the_engine() {
 /// Sleeps that look the same: the requester does not ring for the second.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_verbs_engine_whose_sleeps_have_no_turn() {
+fn broken_verbs_engine_whose_sleeps_have_no_number() {
     fn set_state(directory: &Directory, state: u32) {
         directory.set_engine_state(state & 3);
     }

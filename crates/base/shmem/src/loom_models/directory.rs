@@ -23,7 +23,7 @@ struct World {
 
 // SAFETY: the cell holds nothing, and loom checks its accesses; the rest is atomics.
 unsafe impl Send for World {}
-// SAFETY: as above.
+// SAFETY: threads share atomics, and a cell that holds nothing and whose accesses loom checks.
 unsafe impl Sync for World {}
 
 impl World {
@@ -47,7 +47,7 @@ impl World {
     }
 
     fn hazards(&self) -> Hazards {
-        // SAFETY: as above.
+        // SAFETY: the area of hazards lives as long as the world, which every user holds.
         unsafe { Hazards::from_raw(self.hazard_area.base()) }
     }
 }

@@ -2,35 +2,36 @@
 //! told of what was written before, one by a ring, the other by the kernel.
 
 use super::{World, check, pop, push};
-use crate::board::{Board, Slot};
+use crate::direction::Words;
 use crate::geometry::SLOTS;
+use crate::parking::{ParkingTable, Slot};
 use crate::{Consumer, Producer};
 use core::ptr::NonNull;
 use loom::thread;
 use std::sync::Arc;
 
-/// A connection on the ring, another one without a lane (the world's kernel socket), and the board on
+/// A connection on the ring, another one without a lane (the world's kernel socket), and the parking table on
 /// which their writer counts what he gives to the kernel.
 struct Two {
     world: Arc<World>,
-    board: Board,
+    parking: ParkingTable,
     slots: *mut [Slot; SLOTS as usize],
 }
 
 // SAFETY: the slots are atomics, freed by the last owner.
 unsafe impl Send for Two {}
-// SAFETY: as above.
+// SAFETY: the slots are atomics, and nobody but the drop, which is one owner's, uses the pointer.
 unsafe impl Sync for Two {}
 
 impl Two {
     fn new() -> Arc<Two> {
         let slots = Box::into_raw(Box::new(core::array::from_fn(|_| Slot::default())));
         let world = World::new();
-        // SAFETY: the slots live as long as the board's owner.
-        let board = unsafe { Board::from_raw(NonNull::new(slots).unwrap().cast()) };
+        // SAFETY: the slots live as long as the parking table's owner.
+        let parking = unsafe { ParkingTable::from_raw(NonNull::new(slots).unwrap().cast()) };
         Arc::new(Two {
             world,
-            board,
+            parking,
             slots,
         })
     }
@@ -44,7 +45,7 @@ impl Two {
 
     fn by_kernel(&self) {
         self.world.kernel.send(1);
-        self.board.count_kernel_transfer();
+        self.parking.count_kernel_transfer();
     }
 }
 
@@ -59,7 +60,7 @@ impl Drop for Two {
 type Ask = fn(&Two, &mut bool) -> u64;
 
 fn ask(two: &Two, seen: &mut bool) -> u64 {
-    let transfers = two.board.kernel_transfers();
+    let transfers = two.parking.kernel_transfers();
     *seen |= two.world.kernel.is_readable();
     transfers
 }
@@ -71,7 +72,7 @@ fn report(two: &Two, ask: Ask) -> bool {
     let (mut heard, mut seen) = (None, false);
     loop {
         if !pop(&two.world.direction, &mut consumer).is_empty() {
-            if heard != Some(two.board.kernel_transfers()) {
+            if heard != Some(two.parking.kernel_transfers()) {
                 ask(two, &mut seen);
             }
             return seen;
@@ -104,7 +105,7 @@ fn what_the_kernel_had_before_is_reported_with_what_the_ring_has() {
 fn a_count_that_is_read_behind_the_answer_hides_what_came_between() {
     kernel_then_ring(|two, seen| {
         *seen |= two.world.kernel.is_readable();
-        two.board.kernel_transfers()
+        two.parking.kernel_transfers()
     });
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Wire {
 
 // SAFETY: the cells hold nothing, and loom checks their accesses; the rest is atomics.
 unsafe impl Send for Wire {}
-// SAFETY: as above.
+// SAFETY: threads share atomics, and cells that hold nothing and whose accesses loom checks.
 unsafe impl Sync for Wire {}
 
 impl Wire {

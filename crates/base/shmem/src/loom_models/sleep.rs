@@ -3,13 +3,13 @@
 
 use super::{CAPACITY, LANE, World, check, pop, push};
 use crate::Producer;
-use crate::board::Board;
-use crate::direction::Direction;
+use crate::direction::{Direction, Words};
 use crate::handover::{Next, Receiver};
+use crate::parking::ParkingTable;
 use crate::sync::Ordering;
 use loom::thread;
 
-type BeginWrite = fn(&Direction, Option<Board>) -> bool;
+type BeginWrite = fn(&Direction, Option<ParkingTable>) -> bool;
 /// Behind an announcement: whether the reader may sleep on the socket.
 type MaySleep = fn(&mut Receiver, &Direction) -> bool;
 
@@ -27,7 +27,7 @@ fn is_quiet(receiver: &mut Receiver, direction: &Direction) -> bool {
 fn send(world: &World, producer: &mut Producer, count: u32, begin_write: BeginWrite) {
     let direction = &world.direction;
     for _ in 0..count {
-        let awake = begin_write(direction, Some(world.board));
+        let awake = begin_write(direction, Some(world.parking));
         if awake {
             push(direction, producer, b"x");
         }
@@ -80,12 +80,12 @@ fn wait_epoll(world: &World, slot: u32, watch_first: bool) {
             return;
         }
         if !pending {
-            world.board.announce_sleep(slot);
+            world.parking.announce_sleep(slot);
             let quiet = !world.ready[slot as usize].any();
             if quiet {
                 world.kernel.wait_readable();
             }
-            world.board.withdraw_sleep(slot);
+            world.parking.withdraw_sleep(slot);
             if quiet {
                 return;
             }
@@ -113,11 +113,11 @@ fn receive_epoll(world: &World, count: u32) {
             thread::yield_now();
             continue;
         }
-        world.board.announce_sleep(0);
+        world.parking.announce_sleep(0);
         if !world.ready[0].any() {
             got += world.kernel.receive(1).len() as u32;
         }
-        world.board.withdraw_sleep(0);
+        world.parking.withdraw_sleep(0);
     }
 }
 
@@ -235,7 +235,7 @@ fn a_reader_that_sleeps_gets_everything_by_tcp() {
 }
 
 #[test]
-fn a_receiver_without_a_board_counts_as_asleep() {
+fn a_receiver_without_a_parking_counts_as_asleep() {
     check(2, || {
         let world = World::new();
         world.direction.watch(1);
@@ -244,35 +244,123 @@ fn a_receiver_without_a_board_counts_as_asleep() {
     });
 }
 
+// Whole streams, whose sender is the shipped one and goes by the ring or by TCP as it finds its reader.
+
+/// Reads what is next without blocking: how many bytes.
+fn read_some(world: &World, receiver: &mut Receiver) -> usize {
+    let direction = &world.direction;
+    let by_kernel = |max| match world.kernel.is_readable() {
+        true => world.kernel.receive(max).len(),
+        false => 0,
+    };
+    match receiver.next(direction).unwrap() {
+        Next::Ring(_) => pop(direction, receiver.consumer()).len(),
+        Next::Owed(owed) => {
+            let bytes = by_kernel(owed as usize);
+            receiver.count_said(direction, bytes as u64);
+            bytes
+        }
+        Next::Tcp | Next::Empty => {
+            if !receiver.announce(direction, true) {
+                return 0;
+            }
+            let bytes = by_kernel(usize::MAX);
+            receiver.count_said(direction, bytes as u64);
+            receiver.withdraw(direction);
+            bytes
+        }
+    }
+}
+
+/// Sleeps by poll: until the socket is readable.
+fn receive_by_poll(world: &World, count: usize) {
+    let direction = &world.direction;
+    let mut receiver = Receiver::default();
+    let mut got = 0;
+    while got < count {
+        let bytes = read_some(world, &mut receiver);
+        got += bytes;
+        if bytes > 0 || got == count {
+            continue;
+        }
+        if receiver.announce_wait(direction, true) {
+            world.kernel.wait_readable();
+            receiver.withdraw(direction);
+        } else {
+            thread::yield_now();
+        }
+    }
+}
+
+fn stream_model(bytes: u8, receive: impl Fn(&World, usize) + Copy) -> impl Fn() {
+    move || {
+        let (world, sender) = World::with_sender(move |stream, sender| {
+            for byte in 0..bytes {
+                stream.send(sender, byte);
+            }
+        });
+        receive(&world, bytes.into());
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn reader_of_a_stream_sleeps_by_poll() {
+    check(2, stream_model(2, receive_by_poll));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_reader_of_a_stream_that_sleeps_unannounced() {
+    check(
+        2,
+        stream_model(2, |world, count| {
+            let mut receiver = Receiver::default();
+            let mut got = 0;
+            while got < count {
+                let bytes = read_some(world, &mut receiver);
+                got += bytes;
+                if bytes == 0 {
+                    if receiver.may_read_free(&world.direction, true) {
+                        world.kernel.wait_readable();
+                    } else {
+                        thread::yield_now();
+                    }
+                }
+            }
+        }),
+    );
+}
+
 // Broken variants.
 
-fn begin_without_fence(direction: &Direction, _: Option<Board>) -> bool {
-    direction.sender().intent.store(1, Ordering::SeqCst);
+fn begin_without_fence(direction: &Direction, _: Option<ParkingTable>) -> bool {
+    direction.sender().busy.store(1, Ordering::SeqCst);
     direction.receiver().sleepers.load(Ordering::SeqCst) == 0
 }
 
-fn begin_without_intent(direction: &Direction, board: Option<Board>) -> bool {
-    let awake = direction.begin_write(board);
+fn begin_without_busy_flag(direction: &Direction, parking: Option<ParkingTable>) -> bool {
+    let awake = direction.begin_write(parking);
     direction.end_write();
     awake
 }
 
-fn begin_without_bits(direction: &Direction, board: Option<Board>) -> bool {
-    direction.sender().intent.swap(1, Ordering::SeqCst);
+fn begin_without_bits(direction: &Direction, parking: Option<ParkingTable>) -> bool {
+    direction.sender().busy.swap(1, Ordering::SeqCst);
     crate::sync::fence_after_rmw();
     let watchers = direction.receiver().watchers.load(Ordering::Acquire);
-    !board.is_some_and(|board| board.any_asleep(watchers))
+    !parking.is_some_and(|parking| parking.any_asleep(watchers))
 }
 
 /// Sets the bit by a `SeqCst` operation, which orders nothing but itself.
-fn begin_without_fence_behind_bits(direction: &Direction, board: Option<Board>) -> bool {
-    direction.sender().intent.store(1, Ordering::SeqCst);
+fn begin_without_fence_behind_bits(direction: &Direction, parking: Option<ParkingTable>) -> bool {
+    direction.sender().busy.store(1, Ordering::SeqCst);
     let watchers = direction.receiver().watchers.load(Ordering::SeqCst);
     direction.ready(0).set(LANE);
-    !board.is_some_and(|board| board.any_asleep(watchers))
+    !parking.is_some_and(|parking| parking.any_asleep(watchers))
 }
 
-fn look_at_ring_then_intent(receiver: &mut Receiver, direction: &Direction) -> bool {
+fn look_at_ring_then_busy_flag(receiver: &mut Receiver, direction: &Direction) -> bool {
     look_at_ring_only(receiver, direction) && !direction.is_write_in_flight()
 }
 
@@ -288,22 +376,22 @@ fn broken_sender_without_fence() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_sender_without_intent() {
-    check(3, direct_model(1, begin_without_intent, may_sleep));
+fn broken_sender_without_busy_flag() {
+    check(3, direct_model(1, begin_without_busy_flag, may_sleep));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_reader_that_looks_at_the_intent_last() {
+fn broken_reader_that_looks_at_the_busy_flag_last() {
     check(
         3,
-        direct_model(1, Direction::begin_write, look_at_ring_then_intent),
+        direct_model(1, Direction::begin_write, look_at_ring_then_busy_flag),
     );
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_reader_that_ignores_the_intent() {
+fn broken_reader_that_ignores_the_busy_flag() {
     check(
         3,
         direct_model(1, Direction::begin_write, look_at_ring_only),
@@ -346,13 +434,13 @@ fn broken_reader_that_trusts_one_ready_bit() {
 }
 
 fn sleep_in_epoll(world: &World) -> usize {
-    world.board.announce_sleep(0);
+    world.parking.announce_sleep(0);
     let quiet = !world.ready[0].any();
     let got = if quiet {
         world.kernel.receive(1).len()
     } else {
         0
     };
-    world.board.withdraw_sleep(0);
+    world.parking.withdraw_sleep(0);
     got
 }

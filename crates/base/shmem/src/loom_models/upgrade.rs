@@ -1,57 +1,11 @@
 //! The switch between TCP and ring: the receiver gets every byte once and in order, and no
-//! receiver reads TCP without a mark after the sender has gone to the ring.
+//! receiver reads TCP without a switch offset after the sender has gone to the ring.
 
-use super::{World, check, pop, push};
-use crate::direction::{Direction, Mode};
-use crate::handover::{Begun, Next, Receiver, Route, Sender};
-use core::convert::Infallible;
+use super::{Stream, World, check, pop, push};
+use crate::direction::{Direction, Mode, Words};
+use crate::handover::{Next, Receiver};
 use loom::sync::Mutex;
 use loom::thread;
-
-/// The sending end of a stream that may switch.
-#[derive(Default)]
-struct Stream {
-    sender: Sender,
-    by_tcp: u64,
-}
-
-impl Stream {
-    fn send_tcp(&mut self, world: &World, byte: u8) {
-        self.sender.leave(&world.direction);
-        self.sender.note_tcp();
-        world.kernel.send(byte);
-        self.by_tcp += 1;
-    }
-
-    /// Announces a write; whether the ring may be filled.
-    fn begin(&mut self, world: &World) -> bool {
-        let written = || Ok::<_, Infallible>(self.by_tcp);
-        let begun = self
-            .sender
-            .begin(&world.direction, Some(world.board), written);
-        matches!(begun, Ok(Begun::Ring { .. }))
-    }
-
-    /// By the ring if the receiver is awake and the segment before is drained, else by TCP.
-    fn send(&mut self, world: &World, byte: u8) {
-        let direction = &world.direction;
-        let route = self.sender.route(direction, false).unwrap();
-        if route == Route::Ring && self.begin(world) {
-            push(direction, self.sender.producer(), &[byte]);
-            self.sender.end(direction);
-        } else {
-            self.send_tcp(world, byte);
-        }
-    }
-
-    /// Begins an upgrade and thinks better of it.
-    fn abort_upgrade(&mut self, world: &World) {
-        if self.begin(world) {
-            self.sender.leave(&world.direction);
-            self.sender.end(&world.direction);
-        }
-    }
-}
 
 /// Announces a read of TCP without a bound; whether it may begin.
 type Announce = fn(&mut Receiver, &Direction) -> bool;
@@ -76,8 +30,8 @@ fn receive(world: &World, count: usize) -> Vec<u8> {
             Next::Tcp | Next::Empty => {
                 if receiver.announce(direction, true) {
                     let more = world.kernel.receive(usize::MAX);
-                    receiver.count(more.len() as u64);
-                    direction.withdraw_sleep();
+                    receiver.count_said(direction, more.len() as u64);
+                    receiver.withdraw(direction);
                     bytes.extend(more);
                 } else {
                     thread::yield_now();
@@ -91,14 +45,10 @@ fn receive(world: &World, count: usize) -> Vec<u8> {
 #[test]
 fn bytes_stay_in_order_over_upgrade_and_downgrade() {
     check(3, || {
-        let world = World::new();
-        world.direction.adopt();
-        let sender = world.clone();
-        let sender = thread::spawn(move || {
-            let mut stream = Stream::default();
-            stream.send_tcp(&sender, 0);
-            stream.send(&sender, 1);
-            stream.send_tcp(&sender, 2);
+        let (world, sender) = World::with_sender(move |stream, sender| {
+            stream.send_tcp(sender, 0);
+            stream.send(sender, 1);
+            stream.send_tcp(sender, 2);
         });
         let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
@@ -109,14 +59,10 @@ fn bytes_stay_in_order_over_upgrade_and_downgrade() {
 #[test]
 fn bytes_stay_in_order_over_two_upgrades() {
     check(2, || {
-        let world = World::new();
-        world.direction.adopt();
-        let sender = world.clone();
-        let sender = thread::spawn(move || {
-            let mut stream = Stream::default();
-            stream.send(&sender, 0);
-            stream.send_tcp(&sender, 1);
-            stream.send(&sender, 2);
+        let (world, sender) = World::with_sender(move |stream, sender| {
+            stream.send(sender, 0);
+            stream.send_tcp(sender, 1);
+            stream.send(sender, 2);
         });
         let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
@@ -127,15 +73,11 @@ fn bytes_stay_in_order_over_two_upgrades() {
 #[test]
 fn bytes_stay_in_order_over_an_upgrade_that_is_taken_back() {
     check(3, || {
-        let world = World::new();
-        world.direction.adopt();
-        let sender = world.clone();
-        let sender = thread::spawn(move || {
-            let mut stream = Stream::default();
-            stream.send_tcp(&sender, 0);
-            stream.abort_upgrade(&sender);
-            stream.send_tcp(&sender, 1);
-            stream.send(&sender, 2);
+        let (world, sender) = World::with_sender(move |stream, sender| {
+            stream.send_tcp(sender, 0);
+            stream.abort_upgrade(sender);
+            stream.send_tcp(sender, 1);
+            stream.send(sender, 2);
         });
         let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
@@ -146,15 +88,15 @@ fn bytes_stay_in_order_over_an_upgrade_that_is_taken_back() {
 /// What both ends believe, to compare.
 #[derive(Default)]
 struct Belief {
-    reads_freely: bool,
+    reads_unbounded: bool,
     upgraded: bool,
 }
 
 impl Belief {
     fn check(&self) {
         assert!(
-            !(self.reads_freely && self.upgraded),
-            "a free read after a committed upgrade"
+            !(self.reads_unbounded && self.upgraded),
+            "an unbounded read after a committed upgrade"
         );
     }
 }
@@ -163,7 +105,7 @@ impl Belief {
 fn exclusion_model(announce: Announce) -> impl Fn() {
     move || {
         let world = World::new();
-        world.direction.adopt();
+        world.direction.enable();
         let belief = std::sync::Arc::new(Mutex::new(Belief::default()));
         let (sender, sender_belief) = (world.clone(), belief.clone());
         let sender = thread::spawn(move || {
@@ -181,9 +123,9 @@ fn exclusion_model(announce: Announce) -> impl Fn() {
         });
         let direction = &world.direction;
         if announce(&mut Receiver::default(), direction) {
-            belief.lock().unwrap().reads_freely = true;
+            belief.lock().unwrap().reads_unbounded = true;
             belief.lock().unwrap().check();
-            belief.lock().unwrap().reads_freely = false;
+            belief.lock().unwrap().reads_unbounded = false;
             direction.withdraw_sleep();
         }
         sender.join().unwrap();
@@ -191,7 +133,7 @@ fn exclusion_model(announce: Announce) -> impl Fn() {
 }
 
 #[test]
-fn a_free_read_and_a_committed_upgrade_exclude_each_other() {
+fn an_unbounded_read_and_a_committed_upgrade_exclude_each_other() {
     check(3, exclusion_model(announce));
 }
 
@@ -210,39 +152,35 @@ fn announce_if(direction: &Direction, may: impl FnOnce() -> bool) -> bool {
     may
 }
 
-fn announce_and_look_at_intent_last(receiver: &mut Receiver, direction: &Direction) -> bool {
+fn announce_and_look_at_busy_flag_last(receiver: &mut Receiver, direction: &Direction) -> bool {
     announce_if(direction, || {
         is_tcp_next(receiver, direction) && !direction.is_write_in_flight()
     })
 }
 
-fn announce_and_ignore_intent(receiver: &mut Receiver, direction: &Direction) -> bool {
+fn announce_and_ignore_busy_flag(receiver: &mut Receiver, direction: &Direction) -> bool {
     announce_if(direction, || is_tcp_next(receiver, direction))
 }
 
 #[test]
-#[should_panic(expected = "a free read after a committed upgrade")]
-fn broken_receiver_that_looks_at_the_intent_last() {
-    check(3, exclusion_model(announce_and_look_at_intent_last));
+#[should_panic(expected = "an unbounded read after a committed upgrade")]
+fn broken_receiver_that_looks_at_the_busy_flag_last() {
+    check(3, exclusion_model(announce_and_look_at_busy_flag_last));
 }
 
 #[test]
-#[should_panic(expected = "a free read after a committed upgrade")]
-fn broken_receiver_that_ignores_the_intent() {
-    check(3, exclusion_model(announce_and_ignore_intent));
+#[should_panic(expected = "an unbounded read after a committed upgrade")]
+fn broken_receiver_that_ignores_the_busy_flag() {
+    check(3, exclusion_model(announce_and_ignore_busy_flag));
 }
 
 #[test]
 #[should_panic(expected = "bytes out of order")]
 fn broken_receiver_that_reads_without_announcing() {
     check(3, || {
-        let world = World::new();
-        world.direction.adopt();
-        let sender = world.clone();
-        let sender = thread::spawn(move || {
-            let mut stream = Stream::default();
-            stream.send(&sender, 0);
-            stream.send_tcp(&sender, 1);
+        let (world, sender) = World::with_sender(move |stream, sender| {
+            stream.send(sender, 0);
+            stream.send_tcp(sender, 1);
         });
         let direction = &world.direction;
         let mut receiver = Receiver::default();

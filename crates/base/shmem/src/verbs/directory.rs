@@ -30,7 +30,7 @@ pub const KEY_WINDOW: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// The bits of a queue pair's first word from here on count its changes: 23 bits, of which a
 /// reader would have to sleep through all, to the very number.
-const QP_TURN_SHIFT: u32 = 41;
+const QP_CHANGES_SHIFT: u32 = 41;
 const SLOT_BYTES: usize = 64;
 const STATE_OFFSET: usize = 64;
 const ARMED_OFFSET: usize = 128;
@@ -113,7 +113,7 @@ pub struct Directory {
 
 // SAFETY: everything in the area is reached only as atomics.
 unsafe impl Send for Directory {}
-// SAFETY: as above.
+// SAFETY: a shared `Directory` gives out only atomics.
 unsafe impl Sync for Directory {}
 
 /// Where the search for a key starts.
@@ -137,7 +137,8 @@ impl Directory {
 
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset + 4 <= DIRECTORY_BYTES);
-        // SAFETY: as in `word64`.
+        // SAFETY: callers compute `offset` from indices that they bound, and every field of the layout is
+        // aligned to its size.
         unsafe { sync::word32(self.base, offset) }
     }
 
@@ -198,8 +199,8 @@ impl Directory {
     /// Publishes a queue pair. Calls for one slot come one after the other.
     pub fn set_qp(&self, slot: usize, entry: &QpEntry) {
         let at = Self::qp_offset(slot);
-        let turn = self.word64(at + 24).load(Ordering::Relaxed).wrapping_add(1);
-        self.word64(at + 24).store(turn, Ordering::Relaxed);
+        let changes = self.word64(at + 24).load(Ordering::Relaxed).wrapping_add(1);
+        self.word64(at + 24).store(changes, Ordering::Relaxed);
         self.word64(at).store(0, Ordering::SeqCst);
         let peer = u64::from(entry.peer_qpn) | u64::from(entry.pd) << 32;
         self.word64(at + 8).store(peer, Ordering::Release);
@@ -208,7 +209,7 @@ impl Directory {
         let first = u64::from(entry.qpn)
             | u64::from(entry.kind) << 32
             | u64::from(entry.receives) << 40
-            | turn << QP_TURN_SHIFT;
+            | changes << QP_CHANGES_SHIFT;
         self.word64(at).store(first, Ordering::SeqCst);
     }
 

@@ -24,7 +24,7 @@ pub struct Hazards {
 
 // SAFETY: the words are reached only as atomics.
 unsafe impl Send for Hazards {}
-// SAFETY: as above.
+// SAFETY: shared `Hazards` give out only the words' atomics.
 unsafe impl Sync for Hazards {}
 
 impl Hazards {
@@ -41,10 +41,10 @@ impl Hazards {
         unsafe { sync::word64(self.base, offset) }
     }
 
-    /// Announces the use of `slot`; `turn` tells one use from the next. Whatever the caller
+    /// Announces the use of `slot`; `use_number` tells one use from the next. Whatever the caller
     /// loads afterwards is loaded after the announcement.
-    pub fn announce(&self, index: usize, slot: u32, turn: u32) {
-        let value = u64::from(turn) << 32 | (u64::from(slot) + 1);
+    pub fn announce(&self, index: usize, slot: u32, use_number: u32) {
+        let value = u64::from(use_number) << 32 | (u64::from(slot) + 1);
         self.word(index).swap(value, Ordering::SeqCst);
         sync::fence_after_rmw();
     }

@@ -45,7 +45,7 @@ pub struct Ring {
 
 // SAFETY: an address range; accesses to it are argued where they are made.
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: it never changes: an address and a size. Accesses to the range are argued where they are made.
 unsafe impl Sync for Ring {}
 
 impl Ring {

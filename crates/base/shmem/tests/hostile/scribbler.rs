@@ -33,10 +33,10 @@ impl Random {
     }
 }
 
-/// Writes to a chunk of one lane and to a board.
+/// Writes to a chunk of one lane and to a parking table.
 pub struct Scribbler<'a> {
     chunk: &'a Guarded,
-    board: &'a Guarded,
+    parking: &'a Guarded,
     ring_bytes: u64,
 }
 
@@ -54,10 +54,10 @@ impl Drop for Child {
 }
 
 impl<'a> Scribbler<'a> {
-    pub fn new(chunk: &'a Guarded, board: &'a Guarded, ring_bytes: u32) -> Self {
+    pub fn new(chunk: &'a Guarded, parking: &'a Guarded, ring_bytes: u32) -> Self {
         Self {
             chunk,
-            board,
+            parking,
             ring_bytes: ring_bytes.into(),
         }
     }
@@ -205,9 +205,9 @@ impl<'a> Scribbler<'a> {
     }
 
     fn sleepers(&self, dice: u64, value: u64) {
-        let offset = (dice >> 8) as usize % (self.board.bytes() / 64) * 64;
-        // SAFETY: a slot of the board, aligned, and everybody uses atomics there.
-        let word: &AtomicU32 = unsafe { &*self.board.base().as_ptr().add(offset).cast() };
+        let offset = (dice >> 8) as usize % (self.parking.bytes() / 64) * 64;
+        // SAFETY: a slot of the parking table, aligned, and everybody uses atomics there.
+        let word: &AtomicU32 = unsafe { &*self.parking.base().as_ptr().add(offset).cast() };
         let value = if dice >> 20 & 3 == 0 { value as u32 } else { 0 };
         word.store(value, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ mod ring;
 pub use btf::Btf;
 pub use map::{Kind, Map};
 pub use number::Number;
-pub use program::{AttachType, Code, Link, Load, Program, ProgramKind, Refusal};
+pub use program::{AttachType, Code, Link, Load, Program, ProgramKind, Refusal, uninterrupted};
 pub use ring::RingBuffer;
 
 use crate::errno::Errno;

@@ -24,7 +24,7 @@ struct Page {
 
 // SAFETY: the memory is this object's until it is dropped, and is accessed by atomics only.
 unsafe impl Send for Page {}
-// SAFETY: as above; reading is all that can be done.
+// SAFETY: the page is mapped for reading, and what is read there is read by an atomic.
 unsafe impl Sync for Page {}
 
 impl Number {

@@ -21,6 +21,20 @@ const PSEUDO_MAP_FD: u8 = 1;
 
 const INSTRUCTION_BYTES: usize = 8;
 const LOG_BYTES: usize = 64 * 1024;
+/// How often a program is given to the kernel.
+const LOADS_MAX: u32 = 16;
+
+/// Loads a program by `once`, and again: the verifier gives up with `EAGAIN` when a signal comes in between
+/// (kernel/bpf/verifier.c, `do_check`), be it the end of a child.
+pub fn uninterrupted<T>(mut once: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..LOADS_MAX {
+        match once() {
+            Err(errno) if errno.0 == libc::EAGAIN => {}
+            done => return done,
+        }
+    }
+    once()
+}
 
 /// What a program is run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +212,7 @@ impl Program {
         };
         // SAFETY: this is PROGRAM_LOAD's attribute: `count` instructions of 8 bytes, a C string,
         // and no log.
-        let errno = match unsafe { bpf(PROGRAM_LOAD, &mut attribute) } {
+        let errno = match uninterrupted(|| unsafe { bpf(PROGRAM_LOAD, &mut attribute) }) {
             Ok(fd) => return Ok(own(fd)),
             Err(errno) => errno,
         };
@@ -207,7 +221,8 @@ impl Program {
         attribute.log_level = 1;
         attribute.log_bytes = LOG_BYTES as u32;
         attribute.log = log.as_mut_ptr() as u64;
-        // SAFETY: as above, and the kernel writes at most `log_bytes` bytes to the log.
+        // SAFETY: PROGRAM_LOAD's attribute with instructions and a C string that live through the call;
+        // the kernel writes at most `log_bytes` bytes to the log.
         if let Ok(fd) = unsafe { bpf(PROGRAM_LOAD, &mut attribute) } {
             return Ok(own(fd));
         }
@@ -299,4 +314,32 @@ fn put_descriptor(instructions: &mut [u8], place: usize, map: RawFd) -> Result<(
     load[1] = destination | PSEUDO_MAP_FD << shift;
     load[4..].copy_from_slice(&map.to_ne_bytes());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_that_a_signal_ended_is_repeated_and_others_are_not() {
+        let tried = |errno: i32, times: u32| {
+            let mut count = 0;
+            let done = uninterrupted(|| {
+                count += 1;
+                if count > times {
+                    Ok(count)
+                } else {
+                    Err(Errno(errno))
+                }
+            });
+            (done, count)
+        };
+        assert_eq!(tried(libc::EAGAIN, 0), (Ok(1), 1));
+        assert_eq!(tried(libc::EAGAIN, 3), (Ok(4), 4));
+        assert_eq!(tried(libc::EACCES, 3), (Err(Errno(libc::EACCES)), 1));
+        assert_eq!(
+            tried(libc::EAGAIN, u32::MAX),
+            (Err(Errno(libc::EAGAIN)), LOADS_MAX)
+        );
+    }
 }

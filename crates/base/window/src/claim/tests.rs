@@ -61,6 +61,30 @@ fn each_host_gets_a_slot_and_one_too_many_waits_for_a_dead_one() {
     }
 }
 
+/// A claimant that stood still, perhaps with the holder: what it has not watched is no silence. Once it watches again,
+/// a holder that is dead is found to be.
+#[test]
+fn a_claimant_that_stood_still_takes_nobodys_slot() {
+    for kind in KINDS {
+        let model = model(kind);
+        let table = model.view(0);
+        let mut now = 0;
+        let mut held = claim(&mut Claim::new(5, "", Some(1)), &table, &mut now);
+        let mut late = Claim::new(6, "", Some(1));
+        for _ in 0..4 {
+            assert!(matches!(late.poll(&table, now), Claimed::Wait { .. }));
+            now += 10 * SILENCE_NS;
+            assert!(matches!(late.poll(&table, now), Claimed::Wait { .. }));
+            assert_eq!(held.beat(&table), Ok(()), "{kind}");
+        }
+        let begun = now;
+        let heir = claim(&mut late, &table, &mut now);
+        assert!((SILENCE_NS..2 * SILENCE_NS).contains(&(now - begun)));
+        assert_eq!(held.beat(&table), Err(Lost), "{kind}");
+        heir.release(&table);
+    }
+}
+
 #[test]
 fn a_slot_that_was_asked_for_is_waited_for() {
     let model = model(Kind::Coherent);

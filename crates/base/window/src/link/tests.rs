@@ -1,5 +1,6 @@
 use super::*;
 use crate::Kind;
+use crate::claim::SILENCE_NS;
 use crate::layout::Geometry;
 use crate::mailbox::{MESSAGE_BYTES_MAX, Sent};
 use crate::model::{Chooser, Model, ModelView};
@@ -61,7 +62,7 @@ impl Host {
         if !self.link.is_up() {
             return;
         }
-        let mut message = self.next_generation.to_le_bytes().to_vec();
+        let mut message = self.link.generation.to_le_bytes().to_vec();
         message.resize(8 + self.sent as usize % 40, self.sent as u8);
         if self.link.sender.send(&self.view, self.sent, &message) == Ok(Sent::Yes) {
             self.sent += 1;
@@ -141,6 +142,15 @@ fn connect(hosts: &mut [Host; 2], now_ns: u64) {
     panic!("no link");
 }
 
+/// Messages come in a link that is up.
+fn talk(hosts: &mut [Host; 2]) {
+    for _ in 0..100 {
+        hosts[0].send();
+        hosts[1].receive();
+    }
+    assert!(hosts[1].received > 10);
+}
+
 #[test]
 fn a_host_that_stops_is_given_up_and_comes_back_as_another_link() {
     for kind in KINDS {
@@ -163,6 +173,27 @@ fn a_host_that_stops_is_given_up_and_comes_back_as_another_link() {
         hosts[0].again();
         connect(&mut hosts, now);
         assert_ne!(hosts[0].epoch, old);
+    }
+}
+
+/// As those of a machine that was stopped do: whoever looks first has seen nothing of the other one for long.
+#[test]
+fn hosts_that_stood_still_together_keep_their_link() {
+    for kind in KINDS {
+        let model = model(kind, 5);
+        let mut hosts = [Host::new(&model, 0), Host::new(&model, 1)];
+        connect(&mut hosts, 0);
+        let mut now = 0;
+        for round in 0..20 {
+            now += 10 * SILENCE_NS;
+            let first = &mut hosts[round % 2];
+            assert_eq!(first.link.poll(&first.view, now), None, "{kind} {round}");
+            for host in &mut hosts {
+                host.link.beat(&host.view);
+                assert_eq!(host.link.poll(&host.view, now), None, "{kind} {round}");
+            }
+        }
+        talk(&mut hosts);
     }
 }
 
@@ -193,11 +224,72 @@ fn a_cut_window_ends_links_and_a_healed_one_has_them_again() {
                 host.poll(now);
             }
         }
-        for _ in 0..100 {
-            hosts[0].send();
-            hosts[1].receive();
+        talk(&mut hosts);
+    }
+}
+
+/// A way may be cut in one direction alone, or as the first of two is up already, which says nothing again.
+#[test]
+fn an_answer_that_is_lost_ends_in_another_link() {
+    for kind in KINDS {
+        for seed in 1..40 {
+            let model = model(kind, seed);
+            let mut hosts = [Host::new(&model, 0), Host::new(&model, 1)];
+            let first = loop {
+                hosts.iter_mut().for_each(|host| host.poll(0));
+                if let Some(up) = hosts.iter().position(|host| host.link.is_up()) {
+                    break up as u32;
+                }
+            };
+            let page = crate::layout::PEER_BYTES;
+            let all_ones = vec![0xff; page as usize];
+            model.scribble(1 - first, u64::from(first) * page, &all_ones);
+            let mut now = 0;
+            while !hosts.iter().all(|host| host.link.is_up()) {
+                now += crate::claim::BEAT_NS;
+                assert!(now < 4 * SILENCE_NS, "{kind} {seed}: no link");
+                for host in &mut hosts {
+                    host.link.beat(&host.view);
+                    for _ in 0..10 {
+                        host.poll(now);
+                    }
+                }
+            }
+            talk(&mut hosts);
         }
-        assert!(hosts[1].received > 10);
+    }
+}
+
+/// Its call is old by then, and the peer's life has just begun.
+#[test]
+fn who_has_called_for_long_is_up_with_the_first_that_comes() {
+    for kind in KINDS {
+        for seed in 1..60 {
+            let model = model(kind, seed);
+            let mut first = Host::new(&model, 0);
+            let mut now = 0;
+            while now < 5 * SILENCE_NS {
+                now += crate::claim::BEAT_NS;
+                first.link.beat(&first.view);
+                assert_eq!(first.link.poll(&first.view, now), None);
+            }
+            let mut hosts = [first, Host::new(&model, 1)];
+            let mut chance = Chooser::Random(seed);
+            let mut ups = 0;
+            for _ in 0..2_000 {
+                let host = &mut hosts[chance.choose(2) as usize];
+                if chance.choose(4) == 0 {
+                    host.link.beat(&host.view);
+                }
+                now += 1_000_000;
+                match host.link.poll(&host.view, now) {
+                    Some(Event::Up { .. }) => ups += 1,
+                    None => {}
+                    other => panic!("{kind} {seed}: {other:?}"),
+                }
+            }
+            assert_eq!(ups, 2, "{kind} {seed}");
+        }
     }
 }
 

@@ -25,20 +25,17 @@ fn memory(bytes: u64) -> [Mapping; 2] {
 fn talk(view: &impl View, me: u32) {
     let mut link = Link::new(Pair::new(me, 1 - me), 100 + u64::from(me), view);
     let start = Instant::now();
-    let now = || start.elapsed().as_nanos() as u64;
-    let (mut sent, mut received, mut beaten) = (0, 0, 0);
+    let (mut sent, mut received) = (0, 0);
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let mut gone = false;
     while received < MESSAGES || sent < MESSAGES {
         assert!(
-            start.elapsed() < Duration::from_secs(60),
+            start.elapsed() < Duration::from_secs(180),
             "{sent} {received}"
         );
-        if now() > beaten {
-            link.beat(view);
-            beaten = now() + crate::claim::BEAT_NS;
-        }
-        match link.poll(view, now()) {
+        link.beat(view);
+        // The clock stands still, so that nobody is silent whose thread does.
+        match link.poll(view, 0) {
             None => {}
             Some(Event::Up { generation }) => assert_eq!(generation, 100 + u64::from(1 - me)),
             // The other one may be finished before this one has read its last message.

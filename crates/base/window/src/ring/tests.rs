@@ -223,6 +223,26 @@ fn a_cut_window_breaks_the_ring_and_nothing_else() {
 }
 
 #[test]
+fn a_delayed_reader_takes_what_it_had_found_when_the_delay_is_over() {
+    const DELAY: std::time::Duration = std::time::Duration::from_millis(2);
+    let model = Model::random(Kind::Coherent, 2, SLOT_BYTES, 7);
+    let mut pair = pair(&model);
+    pair.put(8);
+    pair.publish();
+    NEWS_DELAY.set_ns(DELAY.as_nanos() as u32);
+    let waited = loop {
+        let begun = std::time::Instant::now();
+        match pair.consumer.available(&pair.reader, 8) {
+            Ok(0) => continue,
+            Ok(there) => break (there, begun.elapsed()),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    NEWS_DELAY.set_ns(0);
+    assert!(waited.0 == 8 && waited.1 >= DELAY, "{waited:?}");
+}
+
+#[test]
 fn a_host_that_lies_gets_a_broken_link() {
     for seed in 1..2_000 {
         let model = Model::random(Kind::Coherent, 2, SLOT_BYTES, seed);

@@ -3,9 +3,11 @@
 
 mod agent;
 pub mod pair;
+pub mod places;
 pub mod segment;
 
 use std::fs;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -75,5 +77,13 @@ impl Group {
 pub fn net() -> Net {
     let net = Net::new(1500);
     net.introduce();
+    for (host, other) in [(&net.a, &net.b), (&net.b, &net.a)] {
+        // A worker of the kernel's adds the ways to and from an address of IPv6, when it gets to it.
+        let from: SocketAddr = host.v6_any();
+        let is_there = || UdpSocket::bind(from).and_then(|it| it.connect((other.v6, 9)));
+        until("a way by IPv6", || host.enter(is_there).is_ok());
+        let is_own = || UdpSocket::bind(from).and_then(|it| it.connect((host.v6, 9)));
+        until("a way to itself", || host.enter(is_own).is_ok());
+    }
     net
 }

@@ -22,13 +22,13 @@ use sluice_peering::config::{Capture as Choice, Network};
 
 use crate::peer::PeerName;
 
+pub mod advertisement;
 pub mod header;
-pub mod offer;
 pub mod orders;
 pub mod relay;
 
+use advertisement::Advertisement;
 use header::Secret;
-use offer::Offer;
 use orders::{Counts, Heard, Notice, Order, hear, tell};
 
 /// The hidden option by which sluiced is the relay.
@@ -114,7 +114,7 @@ struct Session {
     /// Connections with these addresses end there.
     addresses: Vec<Network>,
     /// Its relay.
-    offer: Option<Offer>,
+    advertisement: Option<Advertisement>,
 }
 
 impl Capture {
@@ -210,11 +210,12 @@ impl Capture {
             number,
             own,
             addresses,
-            offer: None,
+            advertisement: None,
         };
         self.order(&Order::Admit(own));
         if self.ready().is_some() {
-            self.words.push((name.clone(), self.offer(own).encode()));
+            self.words
+                .push((name.clone(), self.advertisement(own).encode()));
         }
         self.sessions.insert(name.clone(), session);
         Ok(())
@@ -232,11 +233,11 @@ impl Capture {
     }
 
     /// A peer says where its relay is.
-    pub fn heard(&mut self, name: &PeerName, offer: Offer) {
+    pub fn heard(&mut self, name: &PeerName, advertisement: Advertisement) {
         let Some(session) = self.sessions.get_mut(name) else {
             return;
         };
-        session.offer = Some(offer);
+        session.advertisement = Some(advertisement);
         let order = session.reach();
         self.order(&order);
     }
@@ -265,15 +266,15 @@ impl Capture {
     }
 
     /// Our relay, for the peer with this secret.
-    fn offer(&self, secret: Secret) -> Offer {
+    fn advertisement(&self, secret: Secret) -> Advertisement {
         match self.ready() {
-            Some(ready) => Offer {
+            Some(ready) => Advertisement {
                 port_v4: ready.port_v4,
                 port_v6: ready.port_v6,
                 secret,
                 addresses: ready.addresses.clone(),
             },
-            None => Offer {
+            None => Advertisement {
                 port_v4: 0,
                 port_v6: 0,
                 secret,
@@ -333,20 +334,20 @@ impl Capture {
                         addresses,
                     });
                 }
-                self.offer_to_all();
+                self.advertise_to_all();
             }
             Notice::Failed { why } => tracing::error!("nothing is captured: {why}"),
             Notice::Counts(counts) => self.counts = counts,
         }
     }
 
-    fn offer_to_all(&mut self) {
-        let offers: Vec<_> = self
+    fn advertise_to_all(&mut self) {
+        let advertisements: Vec<_> = self
             .sessions
             .iter()
-            .map(|(name, session)| (name.clone(), self.offer(session.own).encode()))
+            .map(|(name, session)| (name.clone(), self.advertisement(session.own).encode()))
             .collect();
-        self.words.extend(offers);
+        self.words.extend(advertisements);
     }
 
     fn relay_gone(&mut self, now: Instant) {
@@ -386,7 +387,7 @@ impl Capture {
                 Err(error) => tracing::error!("no random numbers: {error}"),
             }
         }
-        self.offer_to_all();
+        self.advertise_to_all();
         self.restart_later(now);
     }
 
@@ -494,7 +495,7 @@ impl Drop for Capture {
 impl Session {
     /// Connections to its relay: those that can be captured and end there.
     fn reach(&self) -> Order {
-        let Some(offer) = &self.offer else {
+        let Some(advertisement) = &self.advertisement else {
             return self.leave();
         };
         let is_there = |address: &&IpAddr| {
@@ -503,10 +504,15 @@ impl Session {
         };
         Order::Reach {
             peer: self.number,
-            addresses: offer.addresses.iter().filter(is_there).copied().collect(),
-            port_v4: offer.port_v4,
-            port_v6: offer.port_v6,
-            secret: offer.secret,
+            addresses: advertisement
+                .addresses
+                .iter()
+                .filter(is_there)
+                .copied()
+                .collect(),
+            port_v4: advertisement.port_v4,
+            port_v6: advertisement.port_v6,
+            secret: advertisement.secret,
         }
     }
 

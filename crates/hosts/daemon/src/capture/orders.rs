@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::header::Secret;
 
-/// Bytes of a message at most: an order with [`ADDRESSES_MAX`](super::offer::ADDRESSES_MAX) addresses
+/// Bytes of a message at most: an order with [`ADDRESSES_MAX`](super::advertisement::ADDRESSES_MAX) addresses
 /// has some 3,000.
 const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
@@ -111,7 +111,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
-    use crate::capture::offer::ADDRESSES_MAX;
+    use crate::capture::advertisement::ADDRESSES_MAX;
 
     #[test]
     fn the_longest_message_arrives() {

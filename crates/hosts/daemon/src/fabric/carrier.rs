@@ -1,5 +1,5 @@
-//! The thread that carries: it has the device and all lanes to other hosts, polls while bytes move,
-//! and sleeps otherwise.
+//! A thread that carries: it has the device for itself and lanes to other hosts, all of them or its share, polls
+//! while bytes move, and sleeps otherwise.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_fabric::engine::{Engine, Rest};
 use sluice_fabric::halves::{Far, Near};
 use sluice_fabric::message::LaneNumber;
+use sluice_fabric::oversubscribed::Oversubscribed;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 use sluice_lane::clock::now_ns;
 use sluice_lane::spin::yield_processor;
-use sluice_rdma::{Access, Endpoint, Event, Mark, Node, Region, WriteRequest};
+use sluice_rdma::{Access, Endpoint, Event, Node, QueuePosition, Region, WriteRequest};
 
-use super::crowd::Crowd;
-use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
+use super::memory::{ForeignParkingTable, OwnParkingTable, Shared, Taken};
+use super::oversubscription::Oversubscription;
 use super::traffic::Traffic;
 use super::words::Token;
 
@@ -27,6 +28,9 @@ const SLICE_NS: u64 = 200_000;
 /// Which side of a fabric lane the program has, and which sluiced.
 pub const SIDE_OF_PROGRAM: u32 = 0;
 pub const SIDE_OF_DAEMON: u32 = 1;
+/// Carriers of one daemon, at most: their numbers have one digit in the threads' names, and each has a slot of
+/// the parking table.
+pub const CARRIERS_MAX: usize = sluice_peering::config::THREADS_MAX as usize;
 /// Completions taken at a time.
 const COMPLETIONS_MAX: usize = 64;
 
@@ -49,7 +53,7 @@ pub enum Command {
         link: LinkId,
         token: Token,
         taken: Taken,
-        board: Arc<ForeignBoard>,
+        parking: Arc<ForeignParkingTable>,
     },
     /// Where the other half is.
     ConnectLane { number: LaneNumber, far: Far },
@@ -101,7 +105,7 @@ pub enum Report {
     },
 }
 
-/// The server's handle of the carrier.
+/// The server's handle of a carrier.
 #[derive(Debug)]
 pub struct Carrier {
     commands: Sender<Command>,
@@ -114,10 +118,17 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Starts the thread. `board` is where it announces its sleep.
+    /// Starts the thread of the carrier with this number, below [`CARRIERS_MAX`]. It announces its sleep in
+    /// that slot of `parking`, which all of them have in common, as they have `oversubscribed`.
     ///
     /// `is_eager`: see [`Engine::set_eager`].
-    pub fn start(node: Node, board: Arc<OwnBoard>, is_eager: bool) -> io::Result<Self> {
+    pub fn start(
+        number: usize,
+        node: Node,
+        parking: Arc<OwnParkingTable>,
+        oversubscribed: Oversubscribed,
+        is_eager: bool,
+    ) -> io::Result<Self> {
         let (commands, from_server) = mpsc::channel();
         let (to_server, reports) = mpsc::channel();
         let commanded = Arc::new(event_fd()?);
@@ -127,19 +138,28 @@ impl Carrier {
             reports: to_server,
             commanded: commanded.clone(),
             reported: reported.clone(),
-            engine: Engine::new(Adapter::new(node), board.view()),
+            engine: Engine::with_slot(
+                Adapter::new(node),
+                parking.view(),
+                number as u32,
+                oversubscribed,
+            ),
             lanes: HashMap::new(),
             fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
-            crowd: Crowd::default(),
-            _board: board,
+            oversubscription: Oversubscription::default(),
+            _parking: parking,
         };
         if is_eager {
             thread.engine.set_eager();
         }
         let thread = std::thread::Builder::new()
-            .name("sluiced-carrier".to_owned())
+            .name(match number {
+                0 => "sluiced-carrier".to_owned(),
+                // A thread's name has 15 bytes (pthread_setname_np(3)).
+                _ => format!("sluiced-carry-{number}"),
+            })
             .spawn(move || thread.run())?;
         Ok(Self {
             commands,
@@ -376,7 +396,7 @@ struct LaneState {
     region: u32,
     /// Peers write here as long as it is registered.
     _target: Region,
-    _board: Arc<ForeignBoard>,
+    _parking: Arc<ForeignParkingTable>,
     // Last: everything else is in it.
     _chunk: Arc<Shared>,
 }
@@ -390,11 +410,11 @@ struct Thread {
     lanes: HashMap<LaneNumber, LaneState>,
     /// Lanes that are over, whose memory the device may still send from: the far daemon has
     /// everything, but packets of it may have to be repeated until the device knows that, too.
-    fading: Vec<(Option<Mark>, LaneState)>,
+    fading: Vec<(Option<QueuePosition>, LaneState)>,
     inbox: Vec<(sluice_rdma::LinkId, Came)>,
     bytes: Vec<u8>,
-    crowd: Crowd,
-    _board: Arc<OwnBoard>,
+    oversubscription: Oversubscription,
+    _parking: Arc<OwnParkingTable>,
 }
 
 impl Thread {
@@ -439,9 +459,9 @@ impl Thread {
         let now = now_ns();
         self.engine.withdraw_sleep(now);
         if self.engine.lanes().next().is_some()
-            && let Some(is_crowded) = self.crowd.look(now)
+            && let Some(is_oversubscribed) = self.oversubscription.look(now)
         {
-            self.engine.set_crowded(is_crowded);
+            self.engine.set_oversubscribed(is_oversubscribed);
         }
         result
     }
@@ -533,8 +553,8 @@ impl Thread {
                 link,
                 token,
                 taken,
-                board,
-            } => match self.open_lane(link, token, &taken, board) {
+                parking,
+            } => match self.open_lane(link, token, &taken, parking) {
                 Ok(half) => self.report(Report::LaneOpened { token, half }),
                 Err(why) => self.report(Report::LaneRefused { token, why }),
             },
@@ -554,7 +574,7 @@ impl Thread {
         link: LinkId,
         token: Token,
         taken: &Taken,
-        board: Arc<ForeignBoard>,
+        parking: Arc<ForeignParkingTable>,
     ) -> Result<Far, String> {
         let geometry = taken.chunk.geometry();
         let ring_bytes = geometry.ring_bytes();
@@ -575,7 +595,7 @@ impl Thread {
             chunk: taken.chunk.view(),
             lane: taken.lane,
             side: SIDE_OF_DAEMON,
-            board: Some(board.view()),
+            parking: Some(parking.view()),
             region,
         };
         let Some(number) = self.engine.open(link, near) else {
@@ -589,7 +609,7 @@ impl Thread {
                 token,
                 region,
                 _target: target,
-                _board: board,
+                _parking: parking,
                 _chunk: taken.chunk.clone(),
             },
         );
@@ -703,13 +723,13 @@ impl Thread {
             if let Some(lane) = self.lanes.remove(&number) {
                 let wire = &self.engine.wire;
                 let queue_pair = wire.queue_pair(lane.link);
-                let mark = queue_pair.and_then(|it| wire.node.mark(it));
-                self.fading.push((mark, lane));
+                let position = queue_pair.and_then(|it| wire.node.queue_position(it));
+                self.fading.push((position, lane));
             }
         }
-        while let Some(at) = self.fading.iter().position(|(mark, _)| {
+        while let Some(at) = self.fading.iter().position(|(position, _)| {
             let node = &self.engine.wire.node;
-            mark.is_none_or(|mark| node.is_past(mark))
+            position.is_none_or(|position| node.is_past(position))
         }) {
             let (_, lane) = self.fading.swap_remove(at);
             self.engine.wire.remove_region(lane.region);

@@ -189,7 +189,7 @@ impl InUse {
             ..FinderOptions::default()
         };
         let finder = Finder::attach(&cgroup, &options, &rules)?;
-        if let Err(error) = finder.adopt_listeners() {
+        if let Err(error) = finder.enroll_listeners() {
             tracing::warn!(
                 reason = %error,
                 "servers that listen already do not answer by the option until they listen anew: \

@@ -13,7 +13,7 @@ use sluice_fabric::wire::LinkId;
 use sluice_sys::errno::Errno;
 
 use super::carrier::{Command, Report};
-use super::memory::{ForeignBoard, Memory, Taken};
+use super::memory::{ForeignParkingTable, Memory, Taken};
 use super::window::{DirectLane, Ended};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
@@ -24,7 +24,7 @@ mod peers;
 
 pub use direct::{GivenDirect, Windowed};
 use peers::Peer;
-pub use peers::{Known, LinkState};
+pub use peers::{Known, KnownPair, LinkState};
 
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
@@ -41,8 +41,8 @@ pub enum Action {
     /// Find out whether there is a sluiced at this address, of the other end of the socket with
     /// this cookie.
     Seek { address: IpAddr, cookie: u64 },
-    /// Tell the carrier.
-    Carry(Command),
+    /// Tell this carrier.
+    Carry(usize, Command),
     /// This end of a direct lane is over.
     EndDirect(DirectLane, Ended),
     /// The peer breaks the rules: end its control connection.
@@ -67,7 +67,7 @@ enum Progress {
         far: Option<Far>,
     },
     /// It is open, and the peer was told; the other half is not known yet.
-    Offered { taken: Taken, half: Far },
+    HalfOpen { taken: Taken, half: Far },
     /// The program has its lane.
     Open { taken: Taken, half: Far },
     /// A direct lane, or the talk about one.
@@ -103,8 +103,8 @@ struct Question {
 
 /// The programs' memory, how to see them sleep, and their sockets; asked when a lane is made.
 pub trait Programs: Windowed {
-    /// The program's board.
-    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno>;
+    /// The program's parking table.
+    fn parking(&mut self, client: ClientId) -> Result<Arc<ForeignParkingTable>, Errno>;
     /// Whether the socket of this announcement is the established one with its addresses now, as
     /// the kernel says. A program may have closed it without a word, and its port may be somebody
     /// else's.
@@ -115,6 +115,8 @@ pub trait Programs: Windowed {
 #[derive(Debug)]
 pub struct Introducer {
     life: Life,
+    /// How many carriers there are, and queue pairs with each peer at most.
+    carriers: usize,
     peers: HashMap<PeerName, Peer>,
     next_link: u32,
     ends: HashMap<Token, End>,
@@ -137,9 +139,10 @@ pub struct Introducer {
 
 impl Introducer {
     /// Knows nobody yet. `life` is a random number.
-    pub fn new(life: Life, memory: Memory) -> Self {
+    pub fn new(life: Life, memory: Memory, carriers: usize) -> Self {
         Self {
             life,
+            carriers,
             peers: HashMap::new(),
             next_link: 0,
             ends: HashMap::new(),
@@ -197,10 +200,10 @@ impl Introducer {
 
     /// When [`Introducer::pass_time`] has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let retries = self.peers.values().filter_map(|peer| peer.retry_at);
+        let retries = self.peers.values().filter_map(Peer::next_retry);
         let absences = self.peers.values().filter_map(|peer| {
             peer.absent_since
-                .filter(|_| peer.attempt > 0)
+                .filter(|_| peer.has_tried())
                 .map(|since| since + ABSENCE_MAX)
         });
         retries.chain(absences).min()
@@ -209,21 +212,13 @@ impl Introducer {
     /// Does what is due.
     pub fn pass_time(&mut self, now: Instant) {
         for peer in self.peers.values_mut() {
-            if peer.retry_at.is_some_and(|at| at <= now) {
-                peer.retry_at = None;
-                if peer.is_up {
-                    peer.theirs = None;
-                    self.actions.push(peer.make_link());
-                }
-            }
-            if peer.attempt > 0
+            self.actions.extend(peer.retry(now));
+            if peer.has_tried()
                 && peer
                     .absent_since
                     .is_some_and(|since| since + ABSENCE_MAX <= now)
             {
-                self.actions
-                    .push(Action::Carry(Command::LoseLink { link: peer.link }));
-                peer.forget_life(&mut self.next_link);
+                self.actions.extend(peer.forget_life(&mut self.next_link));
             }
         }
     }
@@ -285,17 +280,17 @@ impl Introducer {
                     self.say(peer, Word::NoLane { yours: theirs });
                 }
             }
-            Progress::Offered { taken, half } => {
+            Progress::HalfOpen { taken, half } => {
+                self.end_unused(taken.carrier, half);
                 self.end_lane(token, key.client, taken, None);
-                self.end_unused(half);
             }
             Progress::Direct(stage) => self.end_direct(end.peer.as_ref(), token, stage),
             Progress::Open { taken, half } => {
                 let number = half.number;
                 let open = end.peer.map(|peer| (peer, number));
+                let gone = Action::Carry(taken.carrier, Command::ProgramGone { number });
                 self.end_lane(token, key.client, taken, open);
-                self.actions
-                    .push(Action::Carry(Command::ProgramGone { number }));
+                self.actions.push(gone);
             }
         }
     }
@@ -405,8 +400,13 @@ impl Introducer {
         };
         match word {
             Word::Hello { life } => self.hello(name, life, programs),
-            Word::Link { attempt, endpoint } => self.heard_link(name, attempt, endpoint),
-            Word::Broken { attempt } => self.heard_broken(name, attempt, now),
+            Word::QueuePairs { count } => self.heard_queue_pairs(name, count),
+            Word::Link {
+                at,
+                attempt,
+                endpoint,
+            } => self.heard_link(name, at, attempt, endpoint),
+            Word::Broken { at, attempt } => self.heard_broken(name, at, attempt, now),
             Word::End { token, tuple } => self.heard_end(name, token, tuple, programs),
             Word::Gone { token } => {
                 self.foreign
@@ -414,33 +414,39 @@ impl Introducer {
             }
             Word::Ask { token, tuple } => self.heard_question(name, token, tuple),
             Word::Nobody { yours } => self.heard_nobody(name, yours),
-            Word::Lane { yours, mine, far } => self.heard_lane(name, yours, mine, far, programs),
+            Word::Lane {
+                yours,
+                mine,
+                at,
+                far,
+            } => self.heard_lane(name, (yours, mine), (at.into(), far), programs),
             Word::NoLane { yours } => self.heard_no_lane(name, yours),
             word => self.heard_direct(name, word, programs),
         }
     }
 
-    /// The carrier says something.
-    pub fn carried(&mut self, report: Report, now: Instant) {
+    /// This carrier says something.
+    pub fn carried(&mut self, carrier: usize, report: Report, now: Instant) {
         match report {
             Report::LinkMade {
                 link,
                 attempt,
                 endpoint,
-            } => self.link_made(link, attempt, endpoint),
-            Report::LinkProven { link } => self.link_proven(link),
-            Report::LinkFailed { link, why } => self.link_failed(link, &why, now),
+            } => self.link_made((link, carrier), attempt, endpoint),
+            Report::LinkProven { link } => self.link_proven((link, carrier)),
+            Report::LinkFailed { link, why } => self.link_failed((link, carrier), &why, now),
             Report::Violation { link, what } => {
                 if let Some(name) = self.peer_of(link) {
                     if let Some(peer) = self.peers.get_mut(&name) {
-                        peer.forget_life(&mut self.next_link);
+                        // The other carriers trust it no more than this one.
+                        self.actions.extend(peer.forget_life(&mut self.next_link));
                         // So that the peer gives up its half as well.
                         peer.own = Life(peer.own.0.wrapping_add(1));
                     }
                     self.drop_peer(&name, what);
                 }
             }
-            Report::LaneOpened { token, half } => self.lane_opened(token, half),
+            Report::LaneOpened { token, half } => self.lane_opened(carrier, token, half),
             Report::LaneRefused { token, why } => self.lane_refused(token, &why),
             Report::LaneOver { token } => {
                 if let Some(Ending { client, taken, .. }) = self.ending.remove(&token) {
@@ -554,23 +560,29 @@ impl Introducer {
         }
     }
 
+    /// Opens this host's half of a lane. `far`: where the other one is, and by which queue pair it goes, if
+    /// the peer has said so.
     fn open(
         &mut self,
         token: Token,
         name: &PeerName,
         theirs: Token,
-        far: Option<Far>,
+        far: Option<(usize, Far)>,
         programs: &mut dyn Programs,
     ) {
         let (Some(end), Some(peer)) = (self.ends.get_mut(&token), self.peers.get(name)) else {
             return;
         };
         let client = end.announced.key.client;
+        let carrier = match far {
+            Some((at, _)) => at,
+            None => peer.choose(|at| self.memory.in_use_by(at)),
+        };
         let taken = self
             .memory
-            .take(client)
-            .and_then(|taken| Ok((taken, programs.board(client)?)));
-        let (taken, board) = match taken {
+            .take(client, carrier)
+            .and_then(|taken| Ok((taken, programs.parking(client)?)));
+        let (taken, parking) = match taken {
             Ok(both) => both,
             Err(error) => {
                 tracing::warn!(peer = %name, reason = %error, "no memory for a lane to {name}: {error}");
@@ -583,20 +595,21 @@ impl Introducer {
         end.progress = Progress::Opening {
             taken: taken.clone(),
             theirs,
-            far,
+            far: far.map(|(_, far)| far),
         };
-        self.actions.push(Action::Carry(Command::OpenLane {
+        let command = Command::OpenLane {
             link: peer.link,
             token,
             taken,
-            board,
-        }));
+            parking,
+        };
+        self.actions.push(Action::Carry(carrier, command));
     }
 
-    fn lane_opened(&mut self, token: Token, half: Far) {
+    fn lane_opened(&mut self, carrier: usize, token: Token, half: Far) {
         let Some(end) = self.ends.get_mut(&token) else {
             // Closed meanwhile.
-            self.end_unused(half);
+            self.end_unused(carrier, half);
             return;
         };
         let Progress::Opening { taken, theirs, far } = &end.progress else {
@@ -608,13 +621,14 @@ impl Introducer {
         };
         match far {
             Some(far) => self.join_halves(token, taken, half, far),
-            None => end.progress = Progress::Offered { taken, half },
+            None => end.progress = Progress::HalfOpen { taken, half },
         }
         self.say(
             &name,
             Word::Lane {
                 yours: theirs,
                 mine: token,
+                at: carrier as u8,
                 far: half,
             },
         );
@@ -631,8 +645,8 @@ impl Introducer {
         };
         let announced = end.announced;
         let number = half.number;
-        self.actions
-            .push(Action::Carry(Command::ConnectLane { number, far }));
+        let connect = Command::ConnectLane { number, far };
+        self.actions.push(Action::Carry(taken.carrier, connect));
         self.given.push(GivenLane { announced, taken });
     }
 
@@ -660,11 +674,14 @@ impl Introducer {
     fn heard_lane(
         &mut self,
         name: &PeerName,
-        yours: Token,
-        mine: Token,
-        far: Far,
+        (yours, mine): (Token, Token),
+        (at, far): (usize, Far),
         programs: &mut dyn Programs,
     ) {
+        if self.peers.get(name).is_some_and(|peer| at >= peer.agreed) {
+            self.drop_peer(name, "gives a lane on a queue pair that there is not");
+            return;
+        }
         let is_its_own = |end: &End| {
             let peer = self.peers.get(name);
             peer.is_some_and(|peer| peer.is_at(end.announced.tuple.peer.ip()))
@@ -675,17 +692,20 @@ impl Introducer {
         };
         // The peer has looked at its end before it said this, and looks again when it hears the
         // answer. Between its two looks there is ours: both sockets were there at one instant.
-        let is_asked = matches!(end.progress, Progress::Waiting | Progress::Offered { .. });
+        let is_asked = matches!(end.progress, Progress::Waiting | Progress::HalfOpen { .. });
         if is_asked && !programs.is_here(&end.announced) {
             self.forget(yours);
             self.say(name, Word::NoLane { yours: mine });
             return;
         }
         match &end.progress {
-            Progress::Waiting => self.open(yours, name, mine, Some(far), programs),
-            Progress::Offered { taken, half } => {
+            Progress::Waiting => self.open(yours, name, mine, Some((at, far)), programs),
+            Progress::HalfOpen { taken, half } if taken.carrier == at => {
                 let (taken, half) = (taken.clone(), *half);
                 self.join_halves(yours, taken, half, far);
+            }
+            Progress::HalfOpen { .. } => {
+                self.drop_peer(name, "gives half a lane on another queue pair");
             }
             Progress::Opening { .. } | Progress::Open { .. } | Progress::Direct(_) => {
                 self.drop_peer(name, "gives a second lane to one connection");
@@ -708,9 +728,9 @@ impl Introducer {
                 && let Some((peer, number)) = &ending.open
                 && peer == name
             {
-                let number = *number;
+                let decline = Command::DeclineLane { number: *number };
                 self.actions
-                    .push(Action::Carry(Command::DeclineLane { number }));
+                    .push(Action::Carry(ending.taken.carrier, decline));
             }
             return;
         };
@@ -718,17 +738,17 @@ impl Introducer {
             return;
         }
         match &end.progress {
-            Progress::Offered { taken, half } => {
+            Progress::HalfOpen { taken, half } => {
                 let (taken, half, announced) = (taken.clone(), *half, end.announced);
                 self.ends.remove(&yours);
+                self.end_unused(taken.carrier, half);
                 self.end_lane(yours, announced.key.client, taken, None);
-                self.end_unused(half);
                 self.wait_again(yours, announced, name);
             }
-            Progress::Open { half, .. } => {
+            Progress::Open { taken, half } => {
                 let number = half.number;
-                self.actions
-                    .push(Action::Carry(Command::DeclineLane { number }));
+                let decline = Command::DeclineLane { number };
+                self.actions.push(Action::Carry(taken.carrier, decline));
             }
             Progress::Waiting => end.is_alone = true,
             Progress::Direct(direct::Stage::Asking { .. }) => {
@@ -759,12 +779,14 @@ impl Introducer {
     }
 
     /// A lane of which neither program was told.
-    fn end_unused(&mut self, half: Far) {
+    fn end_unused(&mut self, carrier: usize, half: Far) {
         let number = half.number;
-        self.actions
-            .push(Action::Carry(Command::ProgramGone { number }));
-        self.actions
-            .push(Action::Carry(Command::DeclineLane { number }));
+        for command in [
+            Command::ProgramGone { number },
+            Command::DeclineLane { number },
+        ] {
+            self.actions.push(Action::Carry(carrier, command));
+        }
     }
 }
 

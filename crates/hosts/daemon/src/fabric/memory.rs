@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sluice_rdma::{Node, Region};
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk;
 use sluice_shmem::geometry::{Geometry, LANE_HEADER_BYTES};
 use sluice_shmem::mapping::{Access, Mapping};
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
@@ -55,8 +55,8 @@ impl Shared {
 
     /// A view, which is good as long as this is.
     pub(super) fn view(&self) -> chunk::Chunk {
-        // SAFETY: mapped for writing with this geometry. The carrier, which alone asks, keeps a
-        // reference with each lane until the engine has forgotten it.
+        // SAFETY: mapped for writing with this geometry. Carriers, which alone ask, keep a reference with
+        // each lane until their engine has forgotten it; several of them may have lanes in it, and use atomics.
         unsafe { chunk::Chunk::from_raw(self.mapping.base(), self.geometry) }
     }
 
@@ -76,58 +76,60 @@ impl Shared {
     }
 }
 
-/// A program's board, mapped here.
+/// A program's parking table, mapped here.
 #[derive(Debug)]
-pub struct ForeignBoard(Mapping);
+pub struct ForeignParkingTable(Mapping);
 
-impl ForeignBoard {
+impl ForeignParkingTable {
     /// Maps it; only its program writes there.
-    pub fn map(board: &Fd) -> Result<Self, Errno> {
+    pub fn map(parking: &Fd) -> Result<Self, Errno> {
         Ok(Self(Mapping::shared(
-            board.raw(),
-            BOARD_BYTES,
+            parking.raw(),
+            PARKING_BYTES,
             Access::ReadOnly,
         )?))
     }
 
     /// A view, which is good as long as this is.
-    pub(super) fn view(&self) -> Board {
-        // SAFETY: the file has this size and cannot shrink (`Program::new`); the carrier keeps a
+    pub(super) fn view(&self) -> ParkingTable {
+        // SAFETY: the file has this size and cannot shrink (`Program::new`); a carrier keeps a
         // reference with each lane, and only looks who is asleep.
-        unsafe { Board::from_raw(self.0.base()) }
+        unsafe { ParkingTable::from_raw(self.0.base()) }
     }
 }
 
-/// sluiced's own board.
+/// sluiced's own parking table.
 #[derive(Debug)]
-pub struct OwnBoard {
+pub struct OwnParkingTable {
     /// For programs.
     pub memory: Fd,
     mapping: Mapping,
 }
 
-impl OwnBoard {
+impl OwnParkingTable {
     /// A new one, on which nobody sleeps.
     pub fn new() -> Result<Self, Errno> {
-        let memory = memfd::create(c"sluice-board")?;
-        memfd::set_len(memory.raw(), BOARD_BYTES as u64)?;
-        let mapping = Mapping::shared(memory.raw(), BOARD_BYTES, Access::ReadWrite)?;
+        let memory = memfd::create(c"sluice-parking")?;
+        memfd::set_len(memory.raw(), PARKING_BYTES as u64)?;
+        let mapping = Mapping::shared(memory.raw(), PARKING_BYTES, Access::ReadWrite)?;
         memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
         Ok(Self { memory, mapping })
     }
 
     /// A view, which is good as long as this is.
-    pub(super) fn view(&self) -> Board {
-        // SAFETY: as above; the carrier keeps a reference for as long as it runs.
-        unsafe { Board::from_raw(self.mapping.base()) }
+    pub(super) fn view(&self) -> ParkingTable {
+        // SAFETY: `new` gave the file this size and sealed it against shrinking; each carrier keeps a
+        // reference for as long as it runs.
+        unsafe { ParkingTable::from_raw(self.mapping.base()) }
     }
 }
 
-/// A lane that was taken.
+/// A lane that was taken, and which carrier has it.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub chunk: Arc<Shared>,
     pub lane: u32,
+    pub carrier: usize,
 }
 
 #[derive(Debug)]
@@ -143,6 +145,8 @@ pub struct Memory {
     ring_bytes: u32,
     lanes_max: u32,
     in_use: u32,
+    /// By carrier.
+    in_use_by: Vec<u32>,
     next_number: u32,
     programs: HashMap<ClientId, Vec<Chunk>>,
 }
@@ -154,6 +158,7 @@ impl Memory {
             ring_bytes,
             lanes_max,
             in_use: 0,
+            in_use_by: Vec::new(),
             next_number: 0,
             programs: HashMap::new(),
         }
@@ -169,10 +174,15 @@ impl Memory {
         self.in_use
     }
 
-    /// A lane for a program. Its header is all zero.
+    /// Lanes that a carrier has.
+    pub fn in_use_by(&self, carrier: usize) -> u32 {
+        self.in_use_by.get(carrier).copied().unwrap_or_default()
+    }
+
+    /// A lane for a program, which this carrier has. Its header is all zero.
     ///
     /// Errors: `ENOSPC` when as many are in use as may be, what the kernel says otherwise.
-    pub fn take(&mut self, client: ClientId) -> Result<Taken, Errno> {
+    pub fn take(&mut self, client: ClientId, carrier: usize) -> Result<Taken, Errno> {
         if self.in_use >= self.lanes_max {
             return Err(Errno(libc::ENOSPC));
         }
@@ -198,9 +208,14 @@ impl Memory {
         let offset = chunk.shared.geometry.lane_header_offset(lane);
         memfd::write_at(chunk.shared.memory.raw(), &[0; LANE_HEADER_BYTES], offset)?;
         self.in_use += 1;
+        if carrier >= self.in_use_by.len() {
+            self.in_use_by.resize(carrier + 1, 0);
+        }
+        self.in_use_by[carrier] += 1;
         Ok(Taken {
             chunk: chunk.shared.clone(),
             lane,
+            carrier,
         })
     }
 
@@ -231,6 +246,9 @@ impl Memory {
             2 * u64::from(geometry.ring_bytes()),
         );
         self.in_use -= 1;
+        if let Some(count) = self.in_use_by.get_mut(taken.carrier) {
+            *count -= 1;
+        }
     }
 
     /// The program is gone. Its lanes stay until they are given back.
@@ -261,14 +279,14 @@ mod tests {
         let mut taken = Vec::new();
         let mut given = 0;
         for _ in 0..20 {
-            taken.push(memory.take(3).expect("a lane"));
+            taken.push(memory.take(3, 1).expect("a lane"));
         }
         for lane in &taken {
             given += u32::from(!memory.is_given(3, lane));
             memory.set_given(3, lane);
         }
         assert_eq!(given, 2, "once for each chunk");
-        assert_eq!(memory.take(3).err(), Some(Errno(libc::ENOSPC)));
+        assert_eq!(memory.take(3, 1).err(), Some(Errno(libc::ENOSPC)));
         let numbers = |it: &Taken| (it.chunk.number, it.lane);
         let mut all: Vec<_> = taken.iter().map(numbers).collect();
         all.sort_unstable();
@@ -276,7 +294,8 @@ mod tests {
         assert_eq!(all.len(), 20);
         memory.give_back(3, &taken[0]);
         assert_eq!(memory.in_use(), 19);
-        let again = memory.take(3).expect("the one that came back");
+        assert_eq!((memory.in_use_by(1), memory.in_use_by(0)), (19, 0));
+        let again = memory.take(3, 1).expect("the one that came back");
         assert_eq!(numbers(&again), numbers(&taken[0]));
         memory.program_gone(3);
         assert!(memory.programs.contains_key(&3), "its lanes are in use");

@@ -1,7 +1,7 @@
 //! Lanes to other hosts (docs/decisions/0016).
 //!
 //! [`introducer`] finds the ends of connections between hosts, over the control connections of
-//! `sluice-peering`; [`carrier`] moves the bytes, in a thread of its own; this is what ties them to
+//! `sluice-peering`; each [`carrier`] moves bytes in a thread of its own; this is what ties them to
 //! the rest of sluiced.
 
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use sluice_fabric::oversubscribed::Oversubscribed;
 use sluice_peering::config::{Action as RuleAction, Candidate, Changes, Config, Device, Network};
 use sluice_peering::{Event, Identity, PeerId, Peering, PeeringError, Why};
 use sluice_rdma::{DeviceChoice, Library, Limits, Node};
@@ -20,18 +21,18 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
 use crate::capture::Capture;
-use crate::capture::offer::{OFFER_KIND, Offer};
+use crate::capture::advertisement::{ADVERTISEMENT_KIND, Advertisement};
 use crate::matching::{Announced, ClientId, EndKey};
 use crate::namespace::{Namespace, Presence};
 use crate::peer::PeerName;
 use crate::program::Program;
 
 pub mod carrier;
-mod crowd;
 pub mod finding;
 mod gateway;
 pub mod introducer;
 pub mod memory;
+mod oversubscription;
 pub mod report;
 pub mod traffic;
 pub mod window;
@@ -40,7 +41,7 @@ pub mod words;
 use carrier::Carrier;
 use finding::{Advice, Finding};
 use introducer::{Action, GivenDirect, GivenLane, Introducer, Programs, Windowed};
-use memory::{ForeignBoard, Memory, OwnBoard};
+use memory::{ForeignParkingTable, Memory, OwnParkingTable};
 use window::pieces::Notice;
 use window::{DirectLane, Given, Loan, Seat, Windows};
 use words::{Life, Word};
@@ -90,9 +91,10 @@ pub struct Fabric {
     sessions: HashMap<PeerId, PeerName>,
     ids: HashMap<PeerName, PeerId>,
     introducer: Introducer,
-    carrier: Carrier,
-    board: Arc<OwnBoard>,
-    boards: Boards,
+    /// By their numbers.
+    carriers: Vec<Carrier>,
+    parking: Arc<OwnParkingTable>,
+    parking_tables: ParkingTables,
     capture: Option<Capture>,
     /// Why nothing is captured although the configuration wanted it when this began.
     left_to_tcp: Option<String>,
@@ -104,18 +106,18 @@ pub struct Fabric {
     gone: Vec<(ClientId, u32)>,
 }
 
-/// The boards of programs, mapped when the first lane needs them.
+/// The parking tables of programs, mapped when the first lane needs them.
 #[derive(Debug)]
-struct Boards {
+struct ParkingTables {
     windows: Windows,
-    mapped: HashMap<ClientId, Arc<ForeignBoard>>,
+    mapped: HashMap<ClientId, Arc<ForeignParkingTable>>,
     /// Of the program that is announcing something now, or was announced before.
     files: HashMap<ClientId, Fd>,
     /// The network namespaces of its ends, by their cookies.
     namespaces: HashMap<ClientId, HashMap<u64, Namespace>>,
 }
 
-impl Windowed for Boards {
+impl Windowed for ParkingTables {
     fn seats(&self) -> Vec<Seat> {
         self.windows.seats()
     }
@@ -168,15 +170,15 @@ impl Windowed for Boards {
     }
 }
 
-impl Programs for Boards {
-    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno> {
-        if let Some(board) = self.mapped.get(&client) {
-            return Ok(board.clone());
+impl Programs for ParkingTables {
+    fn parking(&mut self, client: ClientId) -> Result<Arc<ForeignParkingTable>, Errno> {
+        if let Some(parking) = self.mapped.get(&client) {
+            return Ok(parking.clone());
         }
         let file = self.files.get(&client).ok_or(Errno::INVAL)?;
-        let board = Arc::new(ForeignBoard::map(file)?);
-        self.mapped.insert(client, board.clone());
-        Ok(board)
+        let parking = Arc::new(ForeignParkingTable::map(file)?);
+        self.mapped.insert(client, parking.clone());
+        Ok(parking)
     }
 
     fn is_here(&self, announced: &Announced) -> bool {
@@ -213,32 +215,49 @@ impl Fabric {
         let choice = device_choice(config.device.as_ref());
         let local = local_address(&config).map_err(FabricError::NoAddress)?;
         let library = Library::load(&choice, library).map_err(FabricError::Device)?;
-        let node =
-            Node::open(&library, &choice, local, Limits::default()).map_err(FabricError::Device)?;
+        let threads = config.fabric_threads();
+        let nodes = open_nodes(&library, &choice, local, threads).map_err(FabricError::Device)?;
+        let node = &nodes[0];
+        if !node.shares_receive_queue() {
+            tracing::info!(device = %choice, "{choice} has no shared receive queue: each link has its own");
+        }
         let left_to_tcp = config.capture_remark(node.is_adapter());
         let identity =
             Identity::load(&config).map_err(|error| FabricError::Peering(error.to_string()))?;
         let peering = Peering::new(config.clone(), identity)
             .map_err(|error| FabricError::Peering(error.to_string()))?;
-        let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
-        let carrier = Carrier::start(node, board.clone(), is_eager)?;
-        tracing::info!(device = %choice, address = %local, "lanes to other hosts by {choice} from {local}");
+        let parking = Arc::new(OwnParkingTable::new().map_err(io::Error::from)?);
+        let oversubscribed = Oversubscribed::default();
+        let mut carriers = Vec::new();
+        for (number, node) in nodes.into_iter().enumerate() {
+            let said = oversubscribed.clone();
+            let carrier = Carrier::start(number, node, parking.clone(), said, is_eager)?;
+            carriers.push(carrier);
+        }
+        tracing::info!(
+            device = %choice, address = %local, threads = carriers.len(),
+            "lanes to other hosts by {choice} from {local}, threads: {}", carriers.len()
+        );
         Ok(Fabric {
-            boards: Boards {
+            parking_tables: ParkingTables {
                 windows: Windows::new(&config.windows, &config.name, ring_bytes),
                 mapped: HashMap::new(),
                 files: HashMap::new(),
                 namespaces: HashMap::new(),
             },
-            introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
+            introducer: Introducer::new(
+                Life(random()?),
+                Memory::new(ring_bytes, lanes_max),
+                carriers.len(),
+            ),
             config,
             device: choice.to_string(),
             address: local,
             peering,
             sessions: HashMap::new(),
             ids: HashMap::new(),
-            carrier,
-            board,
+            carriers,
+            parking,
             capture: None,
             left_to_tcp,
             finding: None,
@@ -269,7 +288,8 @@ impl Fabric {
 
     /// Readable when [`Fabric::turn`] has something to do.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let mut fds = vec![self.peering.fd(), self.carrier.reported().as_fd()];
+        let mut fds = vec![self.peering.fd()];
+        fds.extend(self.carriers.iter().map(|it| it.reported().as_fd()));
         fds.extend(self.capture.as_ref().map(Capture::fd));
         fds.extend(self.finding.as_ref().and_then(Finding::fd));
         fds
@@ -280,16 +300,16 @@ impl Fabric {
         let deadlines = [
             self.peering.next_deadline(),
             self.introducer.next_deadline(),
-            self.boards.windows.next_deadline(),
+            self.parking_tables.windows.next_deadline(),
             self.capture.as_ref().and_then(Capture::next_deadline),
             self.finding.as_ref().and_then(Finding::next_deadline),
         ];
         deadlines.into_iter().flatten().min()
     }
 
-    /// sluiced's own board, for programs with a lane to another host.
-    pub fn board(&self) -> &Fd {
-        &self.board.memory
+    /// sluiced's own parking table, for programs with a lane to another host.
+    pub fn parking(&self) -> &Fd {
+        &self.parking.memory
     }
 
     /// Takes what has come, and says which programs have a lane now.
@@ -299,12 +319,15 @@ impl Fabric {
         for event in events {
             self.take(event, now);
         }
-        while let Some(report) = self.carrier.next_report() {
-            self.introducer.carried(report, now);
+        for (number, carrier) in self.carriers.iter().enumerate() {
+            while let Some(report) = carrier.next_report() {
+                self.introducer.carried(number, report, now);
+            }
         }
         self.introducer.pass_time(now);
-        if self.boards.windows.turn(now) {
-            self.introducer.tell_seats(&self.boards.windows.seats());
+        if self.parking_tables.windows.turn(now) {
+            self.introducer
+                .tell_seats(&self.parking_tables.windows.seats());
         }
         if let Some(finding) = &mut self.finding {
             finding.turn(now);
@@ -325,7 +348,7 @@ impl Fabric {
         announced: Announced,
         namespace: &Namespace,
         (program, user): (&Program, u32),
-        board: impl FnOnce() -> Option<Fd>,
+        parking: impl FnOnce() -> Option<Fd>,
     ) {
         let tuple = announced.tuple;
         let candidate = |port| Candidate {
@@ -342,16 +365,17 @@ impl Fabric {
             return;
         }
         let client = announced.key.client;
-        if let Entry::Vacant(entry) = self.boards.files.entry(client) {
-            let Some(board) = board() else {
+        if let Entry::Vacant(entry) = self.parking_tables.files.entry(client) {
+            let Some(parking) = parking() else {
                 return;
             };
-            entry.insert(board);
+            entry.insert(parking);
         }
-        let namespaces = self.boards.namespaces.entry(client).or_default();
+        let namespaces = self.parking_tables.namespaces.entry(client).or_default();
         namespaces.insert(announced.domain.netns, namespace.clone());
-        self.boards.windows.program_came(client, user);
-        self.introducer.announced(announced, &mut self.boards);
+        self.parking_tables.windows.program_came(client, user);
+        self.introducer
+            .announced(announced, &mut self.parking_tables);
         self.act();
     }
 
@@ -365,10 +389,10 @@ impl Fabric {
     pub fn program_gone(&mut self, client: ClientId) {
         self.introducer.program_gone(client);
         self.act();
-        self.boards.windows.program_gone(client);
-        self.boards.mapped.remove(&client);
-        self.boards.files.remove(&client);
-        self.boards.namespaces.remove(&client);
+        self.parking_tables.windows.program_gone(client);
+        self.parking_tables.mapped.remove(&client);
+        self.parking_tables.files.remove(&client);
+        self.parking_tables.namespaces.remove(&client);
         self.act();
     }
 
@@ -394,7 +418,7 @@ impl Fabric {
 
     /// Answers the first of what peers want to know of ends here; every program was heard since.
     pub fn answer(&mut self, count: usize) {
-        self.introducer.answer(count, &self.boards);
+        self.introducer.answer(count, &self.parking_tables);
         self.act();
     }
 
@@ -418,12 +442,12 @@ impl Fabric {
     /// # Errors
     /// As [`Windows::given`].
     pub fn given_direct(&self, lane: &DirectLane) -> Result<Given, Errno> {
-        self.boards.windows.given(lane)
+        self.parking_tables.windows.given(lane)
     }
 
     /// It has the memory now.
     pub fn set_given_direct(&mut self, lane: &DirectLane) {
-        self.boards.windows.set_given(lane);
+        self.parking_tables.windows.set_given(lane);
     }
 
     /// Programs that are to be told that a piece of theirs, by its number, gets no new lanes.
@@ -434,7 +458,7 @@ impl Fabric {
     /// The window that the direct lane of this end lies in.
     pub fn window_of_end(&self, key: EndKey) -> Option<&Path> {
         let lane = self.introducer.direct_lane(key)?;
-        self.boards.windows.path_of(lane)
+        self.parking_tables.windows.path_of(lane)
     }
 
     /// Takes another configuration, but for the device.
@@ -454,7 +478,7 @@ impl Fabric {
             if let Some(name) = self.sessions.get(&session.peer).cloned() {
                 let addresses = self.addresses_of(&name, session.address);
                 self.introducer
-                    .set_addresses(&name, addresses, &mut self.boards);
+                    .set_addresses(&name, addresses, &mut self.parking_tables);
             }
         }
         self.act();
@@ -480,6 +504,7 @@ impl Fabric {
                 peer,
                 name,
                 address,
+                version,
                 ..
             } => {
                 tracing::debug!(peer = name, address = %address, "{name} at {address}");
@@ -487,7 +512,7 @@ impl Fabric {
                 let addresses = self.addresses_of(&name, address);
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
-                self.introducer.peer_up(&name, addresses.clone());
+                self.introducer.peer_up(&name, addresses.clone(), version);
                 if let Some(capture) = &mut self.capture
                     && let Err(error) = capture.peer_up(&name, addresses)
                 {
@@ -498,7 +523,8 @@ impl Fabric {
             Event::Address { peer, address } => {
                 if let Some(name) = self.sessions.get(&peer) {
                     let network = Network::single(address);
-                    self.introducer.peer_is_at(name, network, &mut self.boards);
+                    self.introducer
+                        .peer_is_at(name, network, &mut self.parking_tables);
                 }
             }
             Event::Down { peer, why } => {
@@ -520,12 +546,13 @@ impl Fabric {
                 };
                 if crate::gateway::words::is_one(&bytes) {
                     self.heard.push(Heard::Word(name.clone(), bytes));
-                } else if bytes.first() != Some(&OFFER_KIND) {
-                    self.introducer.heard(name, &bytes, &mut self.boards, now);
-                } else if let (Some(capture), Some(offer)) =
-                    (&mut self.capture, Offer::decode(&bytes))
+                } else if bytes.first() != Some(&ADVERTISEMENT_KIND) {
+                    self.introducer
+                        .heard(name, &bytes, &mut self.parking_tables, now);
+                } else if let (Some(capture), Some(advertisement)) =
+                    (&mut self.capture, Advertisement::decode(&bytes))
                 {
-                    capture.heard(name, offer);
+                    capture.heard(name, advertisement);
                 }
             }
             Event::Unreachable { address, why } => {
@@ -537,7 +564,7 @@ impl Fabric {
     fn act(&mut self) {
         self.act_once();
         // What is to be told of pieces is known when lanes are over.
-        for notice in self.boards.windows.take_notices() {
+        for notice in self.parking_tables.windows.take_notices() {
             match notice {
                 Notice::Program(client, number) => self.gone.push((client, number)),
                 Notice::Returned(name, piece, lane) => {
@@ -562,8 +589,12 @@ impl Fabric {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
                 Action::Seek { address, cookie } => self.seek(address, cookie),
-                Action::EndDirect(lane, ended) => self.boards.windows.over(&lane, ended),
-                Action::Carry(command) => self.carrier.tell(command),
+                Action::EndDirect(lane, ended) => self.parking_tables.windows.over(&lane, ended),
+                Action::Carry(number, command) => {
+                    if let Some(carrier) = self.carriers.get(number) {
+                        carrier.tell(command);
+                    }
+                }
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
@@ -605,6 +636,28 @@ impl Fabric {
             self.peering.hang_up(peer, Why::Full);
         }
     }
+}
+
+/// Opens the device once for each thread. At least once: what it has not for further ones they do without.
+fn open_nodes(
+    library: &Library,
+    choice: &DeviceChoice,
+    local: IpAddr,
+    threads: u32,
+) -> Result<Vec<Node>, sluice_rdma::Error> {
+    let open = || Node::open(library, choice, local, Limits::default());
+    let mut nodes = vec![open()?];
+    while nodes.len() < threads as usize {
+        match open() {
+            Ok(node) => nodes.push(node),
+            Err(error) => {
+                let count = nodes.len();
+                tracing::warn!(reason = %error, "{choice} is enough for {count} of {threads} threads: {error}");
+                break;
+            }
+        }
+    }
+    Ok(nodes)
 }
 
 /// The address from which peers are reached.

@@ -9,7 +9,7 @@ use sluice_peering::Counters;
 
 use super::Fabric;
 use super::finding::{Finding, FindingReport};
-use super::introducer::LinkState;
+use super::introducer::{KnownPair, LinkState};
 use super::window::WindowReport;
 use crate::capture::Capture;
 use crate::capture::orders::Counts;
@@ -21,6 +21,8 @@ pub struct FabricReport {
     pub device: String,
     /// From which peers see this host.
     pub address: IpAddr,
+    /// That carry the bytes; each can have a queue pair with each peer.
+    pub threads: u32,
     pub lanes: FabricLanes,
     /// Those of the configuration and those that were found, by name.
     pub peers: Vec<PeerReport>,
@@ -47,6 +49,16 @@ pub struct FabricLanes {
     pub max: u32,
 }
 
+/// One queue pair with another host.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct QueuePairReport {
+    /// As [`PeerReport::link`].
+    pub link: &'static str,
+    pub losses: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
 /// One other host.
 #[derive(Debug, Serialize)]
 pub struct PeerReport {
@@ -60,9 +72,11 @@ pub struct PeerReport {
     pub software: Option<String>,
     /// Of the control connection.
     pub version: Option<u16>,
-    /// `up`: a message of the fabric has come through; `trying`: the queue pairs are connected, or
-    /// about to be, and none has; `down`.
+    /// `up`: a message of the fabric has come through by one of the queue pairs; `trying`: they are connected,
+    /// or about to be, and none has; `down`.
     pub link: &'static str,
+    /// Several, where both daemons have several threads.
+    pub queue_pairs: Vec<QueuePairReport>,
     /// Why the link failed last.
     pub link_failure: Option<String>,
     /// Times that it has failed.
@@ -86,18 +100,14 @@ impl Fabric {
             let report = peers
                 .entry(known.name.to_string())
                 .or_insert_with(|| PeerReport::nobody(known.name, None));
-            let (sent_bytes, received_bytes) = known.traffic.bytes();
-            report.link = match known.link {
-                LinkState::Down => "down",
-                LinkState::Trying => "trying",
-                LinkState::Up => "up",
-            };
+            report.link = word(known.link);
             report.link_failure = known.failure.map(ToOwned::to_owned);
-            report.link_losses = known.losses;
+            report.queue_pairs = known.queue_pairs.iter().map(QueuePairReport::of).collect();
+            report.link_losses = report.queue_pairs.iter().map(|it| it.losses).sum();
             report.lanes = known.lanes;
             report.waiting = known.waiting;
-            report.sent_bytes = sent_bytes;
-            report.received_bytes = received_bytes;
+            report.sent_bytes = report.queue_pairs.iter().map(|it| it.sent_bytes).sum();
+            report.received_bytes = report.queue_pairs.iter().map(|it| it.received_bytes).sum();
         }
         let now = Instant::now();
         for session in self.peering.status() {
@@ -113,18 +123,42 @@ impl Fabric {
         for report in peers.values_mut().filter(|report| !report.is_up) {
             // The last message came through; without the daemons' talk nothing says that the next would.
             report.link = "down";
+            for queue_pair in &mut report.queue_pairs {
+                queue_pair.link = "down";
+            }
         }
         let (in_use, max) = self.introducer.lanes();
         FabricReport {
             device: self.device.clone(),
             address: self.address,
+            threads: self.carriers.len() as u32,
             lanes: FabricLanes { in_use, max },
             peers: peers.into_values().collect(),
             option: self.finding.as_ref().map(Finding::report),
             captured: self.capture.as_ref().map(Capture::counts),
-            windows: self.boards.windows.report(),
+            windows: self.parking_tables.windows.report(),
             left_to_tcp: self.left_to_tcp.clone(),
             control: self.peering.counters(),
+        }
+    }
+}
+
+fn word(link: LinkState) -> &'static str {
+    match link {
+        LinkState::Down => "down",
+        LinkState::Trying => "trying",
+        LinkState::Up => "up",
+    }
+}
+
+impl QueuePairReport {
+    fn of(known: &KnownPair) -> Self {
+        let (sent_bytes, received_bytes) = known.bytes;
+        Self {
+            link: word(known.link),
+            losses: known.losses,
+            sent_bytes,
+            received_bytes,
         }
     }
 }
@@ -139,6 +173,7 @@ impl PeerReport {
             software: None,
             version: None,
             link: "down",
+            queue_pairs: Vec::new(),
             link_failure: None,
             link_losses: 0,
             lanes: 0,

@@ -25,11 +25,18 @@ pub struct Life(pub u64);
 pub enum Word {
     /// First of all.
     Hello { life: Life },
-    /// The queue pair for the link. `attempt` counts from 1; a higher one takes the place of what
-    /// was before, and is answered with the same.
-    Link { attempt: u32, endpoint: Endpoint },
+    /// Before `Hello`, by who can have several queue pairs with the other one: how many. Both take the lesser
+    /// number. Who does not say it has one. Said to daemons that speak [`SEVERAL_VERSION`].
+    QueuePairs { count: u8 },
+    /// The queue pair of that place, counted from 0. `attempt` counts from 1; a higher one takes the
+    /// place of what was before, and is answered with the same.
+    Link {
+        at: u8,
+        attempt: u32,
+        endpoint: Endpoint,
+    },
     /// The queue pair of this attempt has failed at the one who does not make new ones.
-    Broken { attempt: u32 },
+    Broken { at: u8, attempt: u32 },
     /// An end is here, between these addresses as it sees them.
     End { token: Token, tuple: Tuple },
     /// An end is not to be matched any more.
@@ -44,6 +51,8 @@ pub enum Word {
         yours: Token,
         /// The end of the daemon that says it.
         mine: Token,
+        /// The place of the queue pair that it goes by.
+        at: u8,
         far: Far,
     },
     /// There is no lane for this end after all.
@@ -99,7 +108,15 @@ mod kind {
     pub const CLIENT_GONE: u8 = 17;
     pub const WITHDRAWN: u8 = 18;
     pub const RELEASED: u8 = 19;
+    pub const QUEUE_PAIRS: u8 = 20;
+    // The words of the first queue pair say no place, as all did when there was one.
+    pub const LINK_AT: u8 = 21;
+    pub const BROKEN_AT: u8 = 22;
+    pub const LANE_AT: u8 = 23;
 }
+
+/// The first version of control connections in which two daemons can have several queue pairs.
+pub const SEVERAL_VERSION: u16 = 2;
 
 impl Word {
     /// As it is sent.
@@ -110,13 +127,18 @@ impl Word {
                 out.push(kind::HELLO);
                 out.extend(life.0.to_be_bytes());
             }
-            Self::Link { attempt, endpoint } => {
-                out.push(kind::LINK);
+            Self::QueuePairs { count } => out.extend([kind::QUEUE_PAIRS, *count]),
+            Self::Link {
+                at,
+                attempt,
+                endpoint,
+            } => {
+                begin(&mut out, [kind::LINK, kind::LINK_AT], *at);
                 out.extend(attempt.to_be_bytes());
                 out.extend(endpoint.encode());
             }
-            Self::Broken { attempt } => {
-                out.push(kind::BROKEN);
+            Self::Broken { at, attempt } => {
+                begin(&mut out, [kind::BROKEN, kind::BROKEN_AT], *at);
                 out.extend(attempt.to_be_bytes());
             }
             Self::End { token, tuple } | Self::Ask { token, tuple } => {
@@ -135,8 +157,13 @@ impl Word {
                 out.push(kind::GONE);
                 out.extend(token.0.to_be_bytes());
             }
-            Self::Lane { yours, mine, far } => {
-                out.push(kind::LANE);
+            Self::Lane {
+                yours,
+                mine,
+                at,
+                far,
+            } => {
+                begin(&mut out, [kind::LANE, kind::LANE_AT], *at);
                 out.extend(yours.0.to_be_bytes());
                 out.extend(mine.0.to_be_bytes());
                 out.extend(far.number.0.to_be_bytes());
@@ -209,11 +236,14 @@ impl Word {
             kind::HELLO => Self::Hello {
                 life: Life(rest.u64()?),
             },
-            kind::LINK => Self::Link {
+            kind::QUEUE_PAIRS => Self::QueuePairs { count: rest.u8()? },
+            kind::LINK | kind::LINK_AT => Self::Link {
+                at: place(kind == kind::LINK_AT, &mut rest)?,
                 attempt: rest.u32()?,
                 endpoint: Endpoint::decode(&rest.take::<ENDPOINT_BYTES>()?).ok()?,
             },
-            kind::BROKEN => Self::Broken {
+            kind::BROKEN | kind::BROKEN_AT => Self::Broken {
+                at: place(kind == kind::BROKEN_AT, &mut rest)?,
                 attempt: rest.u32()?,
             },
             kind::END => Self::End {
@@ -230,7 +260,8 @@ impl Word {
             kind::GONE => Self::Gone {
                 token: Token(rest.u64()?),
             },
-            kind::LANE => Self::Lane {
+            kind::LANE | kind::LANE_AT => Self::Lane {
+                at: place(kind == kind::LANE_AT, &mut rest)?,
                 yours: Token(rest.u64()?),
                 mine: Token(rest.u64()?),
                 far: Far {
@@ -291,6 +322,19 @@ impl Word {
     }
 }
 
+/// The kind of a word of the queue pair in this place, which the first of the two has for the first one.
+fn begin(out: &mut Vec<u8>, [first, other]: [u8; 2], at: u8) {
+    match at {
+        0 => out.push(first),
+        at => out.extend([other, at]),
+    }
+}
+
+/// The place of a queue pair, if the word says one.
+fn place(is_said: bool, fields: &mut Fields<'_>) -> Option<u8> {
+    if is_said { fields.u8() } else { Some(0) }
+}
+
 fn tuple(fields: &mut Fields<'_>) -> Option<Tuple> {
     Some(Tuple {
         local: fields.address()?,
@@ -311,7 +355,9 @@ mod tests {
         };
         let words = [
             Word::Hello { life: Life(9) },
-            Word::Broken { attempt: 3 },
+            Word::QueuePairs { count: 4 },
+            Word::Broken { at: 0, attempt: 3 },
+            Word::Broken { at: 2, attempt: 3 },
             Word::End {
                 token: Token(5),
                 tuple,
@@ -325,6 +371,7 @@ mod tests {
             Word::Lane {
                 yours: Token(1),
                 mine: Token(u64::MAX),
+                at: 0,
                 far: Far {
                     number: LaneNumber(77),
                     ring: Remote {
@@ -332,6 +379,19 @@ mod tests {
                         rkey: 0xdead_beef,
                     },
                     ring_bytes: 1 << 20,
+                },
+            },
+            Word::Lane {
+                yours: Token(1),
+                mine: Token(2),
+                at: 3,
+                far: Far {
+                    number: LaneNumber(4),
+                    ring: Remote {
+                        address: 5,
+                        rkey: 6,
+                    },
+                    ring_bytes: 4096,
                 },
             },
             Word::NoLane { yours: Token(3) },
@@ -378,6 +438,7 @@ mod tests {
     fn name_of(word: &Word) -> &'static str {
         match word {
             Word::Hello { .. } => "hello",
+            Word::QueuePairs { .. } => "queue pairs",
             Word::Link { .. } => "link",
             Word::Broken { .. } => "broken",
             Word::End { .. } => "end",
@@ -408,11 +469,16 @@ mod tests {
             let zeros = (1..128).find_map(|bytes| {
                 let mut message = vec![0; bytes];
                 message[0] = kind;
-                if kind == kind::LINK && bytes > 1 + 4 {
+                let endpoint = match kind {
+                    kind::LINK => 1 + 4,
+                    kind::LINK_AT => 1 + 1 + 4,
+                    _ => bytes,
+                };
+                if bytes > endpoint {
                     // An endpoint of this version.
-                    message[1 + 4..].fill(1);
+                    message[endpoint..].fill(1);
                     for zero in [2, 3, 12, 13, 14, 15, 8, 4] {
-                        if let Some(byte) = message.get_mut(1 + 4 + zero) {
+                        if let Some(byte) = message.get_mut(endpoint + zero) {
                             *byte = 0;
                         }
                     }
@@ -424,6 +490,6 @@ mod tests {
             let row = format!("| {kind} | {} | {bytes} |", name_of(&word));
             assert!(document.contains(&row), "the document lacks {row}");
         }
-        assert_eq!(kinds, kind::RELEASED);
+        assert_eq!(kinds, kind::LANE_AT);
     }
 }

@@ -180,7 +180,7 @@ impl Host {
                 for address in services {
                     self.open(address, actions);
                 }
-                self.settle(number, actions);
+                self.answer_node(number, actions);
             }
             Err(errno) => {
                 let why = std::io::Error::from_raw_os_error(errno);
@@ -283,12 +283,12 @@ impl Host {
             }
         };
         for number in self.numbers(|it| it.services.contains(&address)) {
-            self.settle(number, actions);
+            self.answer_node(number, actions);
         }
     }
 
     /// Answers the node, if all is known, and gives the backend to the process.
-    fn settle(&mut self, number: u32, actions: &mut Vec<Action>) {
+    fn answer_node(&mut self, number: u32, actions: &mut Vec<Action>) {
         let Some(backend) = self.backends.get(&number) else {
             return;
         };
@@ -468,7 +468,7 @@ impl Host {
             if is_drained {
                 self.take_back(number, actions);
             } else {
-                self.settle(number, actions);
+                self.answer_node(number, actions);
             }
         }
         Ok(())

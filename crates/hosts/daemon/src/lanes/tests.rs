@@ -113,23 +113,23 @@ fn beyond_the_warm_lanes_ring_memory_is_given_back() {
 }
 
 #[test]
-fn chunk_and_board_are_given_once_to_each_side() {
+fn chunk_and_parking_are_given_once_to_each_side() {
     let mut lanes = lanes(10);
     let lane = take(&mut lanes, 0).unwrap();
     for (client, peer) in [(1, 2), (2, 1)] {
         assert!(lanes.chunk_for(lane, client).unwrap().1.is_some());
-        assert!(lanes.needs_board(client, peer));
+        assert!(lanes.needs_parking(client, peer));
         lanes.set_given(lane, client, peer);
         assert!(lanes.chunk_for(lane, client).unwrap().1.is_none());
-        assert!(!lanes.needs_board(client, peer));
+        assert!(!lanes.needs_parking(client, peer));
     }
 }
 
 #[test]
-fn a_program_connected_to_itself_needs_no_board_of_its_own() {
+fn a_program_connected_to_itself_needs_no_parking_table_of_its_own() {
     let mut lanes = lanes(10);
     let lane = lanes.take([(key(1, 0), 1), (key(1, 1), 1)]).unwrap();
-    assert!(!lanes.needs_board(1, 1));
+    assert!(!lanes.needs_parking(1, 1));
     assert!(lanes.chunk_for(lane, 1).unwrap().1.is_some());
     lanes.set_given(lane, 1, 1);
     assert!(lanes.chunk_for(lane, 1).unwrap().1.is_none());

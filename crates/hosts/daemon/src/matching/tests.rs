@@ -201,7 +201,7 @@ fn too_many_waiting_ends_of_a_client_push_its_own_oldest_out() {
 }
 
 /// Who announces `tuple` in a hundred namespaces of its own.
-fn crowd(matcher: &mut Matcher, client: ClientId, tuple: Tuple, user: Payer) {
+fn many(matcher: &mut Matcher, client: ClientId, tuple: Tuple, user: Payer) {
     for n in 0..100 {
         let mut announced = end(client, n, tuple, HOME, u64::from(n));
         announced.domain.netns = 100 * u64::from(client) + u64::from(n);
@@ -212,21 +212,21 @@ fn crowd(matcher: &mut Matcher, client: ClientId, tuple: Tuple, user: Payer) {
 #[test]
 fn one_address_in_many_namespaces_stays_bounded() {
     let mut matcher = Matcher::default();
-    crowd(&mut matcher, 1, tuple(40_000, 80), None);
+    many(&mut matcher, 1, tuple(40_000, 80), None);
     let (outcome, _) = matcher.announce(server_end(11), None);
     let newest = (100 - SAME_ADDRESSES_MAX as u32..100).map(|n| key(1, n));
     assert_eq!(outcome, Outcome::Mirrored(newest.collect()));
 }
 
 #[test]
-fn a_crowd_in_other_namespaces_does_not_hide_an_end_in_its_own() {
+fn many_in_other_namespaces_do_not_hide_an_end_in_its_own() {
     for victim_first in [false, true] {
         let mut matcher = Matcher::default();
         if victim_first {
             matcher.announce(client_end(10), Some(1000));
         }
-        crowd(&mut matcher, 66, tuple(40_000, 80), Some(666));
-        crowd(&mut matcher, 67, tuple(40_000, 80).mirrored(), Some(666));
+        many(&mut matcher, 66, tuple(40_000, 80), Some(666));
+        many(&mut matcher, 67, tuple(40_000, 80).mirrored(), Some(666));
         if !victim_first {
             matcher.announce(client_end(10), Some(1000));
         }
@@ -240,7 +240,7 @@ fn a_crowd_in_other_namespaces_does_not_hide_an_end_in_its_own() {
 }
 
 #[test]
-fn a_crowd_of_one_user_does_not_keep_anothers_end_from_a_third_namespace() {
+fn many_of_one_user_do_not_keep_anothers_end_from_a_third_namespace() {
     for victim_first in [false, true] {
         let mut matcher = Matcher::default();
         let mut victim = client_end(10);
@@ -248,11 +248,11 @@ fn a_crowd_of_one_user_does_not_keep_anothers_end_from_a_third_namespace() {
         if victim_first {
             matcher.announce(victim, Some(1000));
         }
-        crowd(&mut matcher, 66, tuple(40_000, 80), Some(666));
+        many(&mut matcher, 66, tuple(40_000, 80), Some(666));
         if !victim_first {
             matcher.announce(victim, Some(1000));
         }
-        crowd(&mut matcher, 67, tuple(40_000, 80), Some(666));
+        many(&mut matcher, 67, tuple(40_000, 80), Some(666));
         let (outcome, _) = matcher.announce(server_end(11), Some(1001));
         let Outcome::Mirrored(found) = outcome else {
             panic!("{outcome:?}");

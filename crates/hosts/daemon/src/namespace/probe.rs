@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sluice_sys::bpf::uninterrupted;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3};
 use sluice_sys::unix::Fd;
@@ -239,17 +240,19 @@ fn load(instructions: &[u64]) -> Result<Fd, Errno> {
         prog_flags: 0,
         prog_name: *b"sluice_seq\0\0\0\0\0\0",
     };
-    // SAFETY: the kernel reads the attributes, `insn_cnt` instructions and the license string,
-    // all alive through the call.
-    let ret = unsafe {
-        syscall3(
-            libc::SYS_bpf,
-            int(BPF_PROG_LOAD),
-            &raw const attributes as usize,
-            size_of::<LoadAttributes>(),
-        )
-    };
-    check(ret).map(|fd| Fd::own(fd as RawFd))
+    uninterrupted(|| {
+        // SAFETY: the kernel reads the attributes, `insn_cnt` instructions and the license string,
+        // all alive through the call.
+        let ret = unsafe {
+            syscall3(
+                libc::SYS_bpf,
+                int(BPF_PROG_LOAD),
+                &raw const attributes as usize,
+                size_of::<LoadAttributes>(),
+            )
+        };
+        check(ret).map(|fd| Fd::own(fd as RawFd))
+    })
 }
 
 /// The part for `BPF_PROG_TEST_RUN`.

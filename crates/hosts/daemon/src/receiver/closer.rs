@@ -11,12 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::net::sockopt::set_socket_linger;
-use sluice_sys::unix::{Fd, get_option};
+use rustix::process::{Resource, getrlimit};
+use sluice_sys::unix::{self, Fd};
 use sluice_sys::{memfd, tcp};
 
 /// Closes that may take long at the same time, and those that wait for their turn.
 const THREADS: usize = 4;
 const QUEUE_MAX: usize = 256;
+/// The part of the limit of open files that waits to be closed at most: the rest is for what comes.
+const QUEUE_PART: usize = 4;
 
 /// Closes descriptors, in threads of its own where it may take long.
 #[derive(Debug, Default)]
@@ -43,18 +46,12 @@ impl Closer {
 /// Whether a close of this is short.
 fn is_quick(fd: RawFd) -> bool {
     match tcp::is_tcp(fd) {
-        Ok(true) => !lingers(fd),
+        // Without a limit of seconds it is reset at once, or sent in the background.
+        Ok(true) => matches!(unix::linger(fd), Ok(None | Some(0)) | Err(_)),
         // Another kind of socket: it may have descriptors in its queue.
         Ok(false) => false,
         Err(_) => memfd::seals(fd).is_ok(),
     }
-}
-
-fn lingers(socket: RawFd) -> bool {
-    let mut linger = [0; 8];
-    let got = get_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
-    // l_onoff and l_linger; with zero seconds the connection is reset at once.
-    matches!(got, Ok(8)) && linger[..4] != [0; 4] && linger[4..] != [0; 4]
 }
 
 /// Closes without waiting for what a socket has not sent: the kernel sends it in the background. If
@@ -66,8 +63,13 @@ fn close_at_once(fd: Fd) {
     drop(fd);
 }
 
+fn queue_max(open_files_max: Option<u64>) -> usize {
+    let part = open_files_max.map(|it| usize::try_from(it).unwrap_or(usize::MAX) / QUEUE_PART);
+    part.unwrap_or(QUEUE_MAX).min(QUEUE_MAX)
+}
+
 fn start() -> SyncSender<Fd> {
-    let (sender, receiver) = sync_channel(QUEUE_MAX);
+    let (sender, receiver) = sync_channel(queue_max(getrlimit(Resource::Nofile).current));
     let receiver = Arc::new(Mutex::new(receiver));
     for _ in 0..THREADS {
         let receiver = Arc::clone(&receiver);
@@ -114,6 +116,14 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_leaves_descriptors_for_what_comes() {
+        assert_eq!(queue_max(Some(256)), 64);
+        assert_eq!(queue_max(Some(0)), 0);
+        assert_eq!(queue_max(Some(1 << 20)), QUEUE_MAX);
+        assert_eq!(queue_max(None), QUEUE_MAX);
+    }
+
+    #[test]
     fn no_number_of_lingering_sockets_holds_anybody_up() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // Small buffers, which accepted sockets inherit: they are all full.
@@ -132,7 +142,7 @@ mod tests {
             // The closer's threads wait for these.
             thread::sleep(Duration::from_secs(3600));
         });
-        let closed = wait.recv_timeout(Duration::from_secs(60));
+        let closed = wait.recv_timeout(Duration::from_secs(180));
         assert_eq!(closed, Ok(THREADS + QUEUE_MAX + 10));
     }
 }

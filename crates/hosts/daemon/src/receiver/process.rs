@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -29,6 +32,10 @@ const MESSAGES_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
 const CHANNEL: u64 = u64::MAX;
+/// How often descriptors are sent again that the kernel has no room for, and how long it is given
+/// (`ETOOMANYREFS`, unix(7): as many are on their way as a process may have open).
+const PASSED_MAX: u32 = 100;
+const PASS_AGAIN: Duration = Duration::from_millis(1);
 
 /// Descriptors that go to sluiced with a report.
 type Enclosed = Vec<Fd>;
@@ -81,6 +88,9 @@ pub fn serve(channel: OwnedFd) -> io::Result<()> {
     for socket in process.clients.values() {
         let _ = shutdown(socket, Shutdown::Both);
     }
+    // What lies in their queues and in the channel's is closed with them, and may linger; not so when a
+    // process ends, as this one is about to.
+    mem::forget(process);
     ended
 }
 
@@ -202,10 +212,26 @@ impl Process {
             brought,
         };
         let raw: Vec<i32> = enclosed.iter().map(Fd::raw).collect();
-        let passed = match self.report(&said(brought), &raw) {
-            // A client whose own descriptors are nested deeper than the kernel passes on.
-            Err(Errno(libc::ETOOMANYREFS)) => self.report(&said(Brought::Nothing), &[]),
-            other => other,
+        // A client's own socket may be nested deeper than the kernel passes on. Of other descriptors
+        // there are too many on their way, many of them to this process.
+        let mut tries = if brought == Brought::Client {
+            0
+        } else {
+            PASSED_MAX
+        };
+        let report = said(brought);
+        let passed = loop {
+            match self.report(&report, &raw) {
+                Err(Errno(libc::ETOOMANYREFS)) if tries > 0 => {
+                    tries -= 1;
+                    self.take_orders()?;
+                    thread::sleep(PASS_AGAIN);
+                }
+                Err(Errno(libc::ETOOMANYREFS)) => {
+                    break self.report(&said(Brought::Nothing), &[]);
+                }
+                other => break other,
+            }
         };
         for fd in enclosed {
             self.closer.close(fd);

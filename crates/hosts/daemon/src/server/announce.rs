@@ -23,7 +23,7 @@ const LOOKS_MAX: u32 = 15;
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 
 /// Ends that wait for the answer whether a peer may come, at a time.
-const SETTLING_MAX: usize = 4096;
+const ASKING_MAX: usize = 4096;
 
 /// Two ends in different namespaces whose bytes were moving when they were compared. The
 /// orders tell whether they still are the same announcements.
@@ -36,7 +36,7 @@ pub(super) struct Retry {
 
 /// An end that asks whether a peer may still come, and after which hearing it is answered.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct Asking {
     key: EndKey,
     generation: u32,
     after: u64,
@@ -140,11 +140,11 @@ impl Server {
 
     /// Somebody asks whether a peer may still come. What its peer has sent may not have been read
     /// yet, so the answer waits until everybody was heard who has something to say by now.
-    pub(super) fn will_settle(&mut self, id: ClientId, end: u32, generation: u32) {
+    pub(super) fn will_answer(&mut self, id: ClientId, end: u32, generation: u32) {
         // Who finds no place asks again.
-        if self.settling.len() < SETTLING_MAX {
+        if self.asking.len() < ASKING_MAX {
             let after = self.receivers.hear_all(&self.poll, Instant::now());
-            self.settling.push_back(Settling {
+            self.asking.push_back(Asking {
                 key: EndKey { client: id, end },
                 generation,
                 after,
@@ -153,11 +153,11 @@ impl Server {
     }
 
     /// Answers who has asked long enough ago: programs, and other hosts.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn answer_due(&mut self) {
         let heard_until = self.receivers.heard_until();
         let is_due = |after: u64| after <= heard_until;
-        while let Some(settling) = self.settling.pop_front_if(|it| is_due(it.after)) {
-            self.settle_one(settling.key, settling.generation);
+        while let Some(asking) = self.asking.pop_front_if(|it| is_due(it.after)) {
+            self.answer_one(asking.key, asking.generation);
         }
         let Some(fabric) = &mut self.fabric else {
             return;
@@ -173,7 +173,7 @@ impl Server {
         }
     }
 
-    fn settle_one(&mut self, key: EndKey, generation: u32) {
+    fn answer_one(&mut self, key: EndKey, generation: u32) {
         let waits = self.matcher.entry(key).is_some_and(|entry| {
             entry.announced.generation == generation
                 && !entry.laned
@@ -234,7 +234,7 @@ impl Server {
         }
         if !self.send_lane(&second, first.key.client, lane, 1) {
             // The first end knows of the lane, so it has to release it; since the other never
-            // adopts it, no byte will pass.
+            // enables it, no byte will pass.
             self.lanes.take_back(second.key, lane);
             return self.give_up(a, b);
         }
@@ -265,15 +265,15 @@ impl Server {
         let Some(peer_program) = peer_program else {
             return false;
         };
-        let needs_board = self.lanes.needs_board(client, peer);
+        let needs_parking = self.lanes.needs_parking(client, peer);
         let mut fds = [0; 2];
         let mut count = 0;
         if let Some(chunk) = chunk {
             fds[count] = chunk.raw();
             count += 1;
         }
-        if needs_board {
-            fds[count] = peer_program.board.raw();
+        if needs_parking {
+            fds[count] = peer_program.parking.raw();
             count += 1;
         }
         let message = FromDaemon::Lane(Lane {
@@ -285,7 +285,7 @@ impl Server {
             ring_bytes: geometry.ring_bytes(),
             side,
             has_chunk_fd: chunk.is_some(),
-            has_board_fd: needs_board,
+            has_parking_fd: needs_parking,
             is_remote: false,
             is_direct: false,
             offset: 0,

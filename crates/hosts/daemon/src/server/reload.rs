@@ -77,6 +77,7 @@ impl Server {
         for (what, has_changed) in [
             ("option", changes.option),
             ("device", changes.device),
+            ("threads", changes.threads),
             ("capture", changes.capture),
             ("windows", changes.windows),
             ("metrics", metrics_changed),

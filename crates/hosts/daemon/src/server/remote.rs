@@ -31,9 +31,9 @@ impl Server {
         let Some(program) = &client.program else {
             return;
         };
-        let board = || duplicate(&program.board);
+        let parking = || duplicate(&program.parking);
         let program_of = (program, client.credentials.uid);
-        fabric.announced(entry.announced, &namespace, program_of, board);
+        fabric.announced(entry.announced, &namespace, program_of, parking);
     }
 
     /// An end is not to be matched with one on another host, or not any more.
@@ -96,7 +96,7 @@ impl Server {
         }
         let alone = self.fabric.as_mut().map(Fabric::take_alone);
         for end in alone.into_iter().flatten() {
-            self.will_settle(end.key.client, end.key.end, end.generation);
+            self.will_answer(end.key.client, end.key.end, end.generation);
         }
     }
 
@@ -105,14 +105,14 @@ impl Server {
         let (Some(fabric), Some(state)) = (&mut self.fabric, self.clients.get(&client)) else {
             return false;
         };
-        let (needs_chunk, needs_board) = (!fabric.is_given(lane), !state.has_our_board);
+        let (needs_chunk, needs_parking) = (!fabric.is_given(lane), !state.has_our_parking);
         let chunk = &lane.taken.chunk;
         let mut fds = Vec::with_capacity(2);
         if needs_chunk {
             fds.push(chunk.memory.raw());
         }
-        if needs_board {
-            fds.push(fabric.board().raw());
+        if needs_parking {
+            fds.push(fabric.parking().raw());
         }
         let geometry = chunk.geometry();
         let message = FromDaemon::Lane(Lane {
@@ -124,7 +124,7 @@ impl Server {
             ring_bytes: geometry.ring_bytes(),
             side: SIDE_OF_PROGRAM as u8,
             has_chunk_fd: needs_chunk,
-            has_board_fd: needs_board,
+            has_parking_fd: needs_parking,
             is_remote: true,
             is_direct: false,
             offset: 0,
@@ -136,7 +136,7 @@ impl Server {
             return false;
         }
         if let Some(state) = self.clients.get_mut(&client) {
-            state.has_our_board = true;
+            state.has_our_parking = true;
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.set_given(lane);
@@ -167,7 +167,7 @@ impl Server {
             // A piece is of two programs alone.
             side: u8::from(!lane.is_lender),
             has_chunk_fd: it.memory.is_some(),
-            has_board_fd: false,
+            has_parking_fd: false,
             is_remote: false,
             is_direct: true,
             offset: it.offset,

@@ -55,13 +55,15 @@ impl Fuse {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sluice-fuse-{}-{count}", std::process::id());
         let directory = std::env::temp_dir().join(name);
+        // What is left of a process of this number that was killed.
+        let _ = fs::remove_dir(&directory);
         fs::create_dir(&directory)?;
         let mut server = Command::new(std::env::current_exe()?)
             .args(["--exact", test])
             .env(DIRECTORY, &directory)
             .stdout(Stdio::null())
             .spawn()?;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let file = loop {
             if let Some(file) = find(server.id(), &directory) {
                 break file;
@@ -145,7 +147,7 @@ pub fn serve() {
     };
     // SAFETY: takes numbers.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) });
-    // SAFETY: the same.
+    // SAFETY: takes flags, no pointer.
     checked(unsafe { libc::unshare(libc::CLONE_FS | libc::CLONE_NEWNS) });
     let none = std::ptr::null();
     let private = libc::MS_REC | libc::MS_PRIVATE;

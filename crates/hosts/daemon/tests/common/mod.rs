@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +16,7 @@ use sluice_control::message::{
     Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon, hello_flag,
 };
 use sluice_lane::table::table_bytes;
-use sluice_shmem::board::BOARD_BYTES;
+use sluice_shmem::parking::PARKING_BYTES;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK, SharedWord};
 use sluice_sys::unix::{Fd, Received};
 
@@ -40,6 +41,8 @@ impl Scratch {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sluiced-test-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
+        // What is left of a process of this number that was killed.
+        let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         Scratch(path)
     }
@@ -101,9 +104,25 @@ impl Daemon {
     }
 
     pub fn signal(&self, signal: i32) {
-        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
-        let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
-        rustix::process::kill_process(pid, signal).unwrap();
+        send_signal(self.child.id(), signal).unwrap();
+    }
+
+    /// Stops sluiced and its receiving processes. A signal is on its way when kill(2) returns; they stand still when this
+    /// does.
+    pub fn stop(&self) {
+        let own = self.child.id();
+        stop_process(own);
+        for child in children_of(own) {
+            stop_process(child);
+        }
+    }
+
+    /// Lets them run again, those that have not ended.
+    pub fn go_on(&self) {
+        let own = self.child.id();
+        for pid in children_of(own).into_iter().chain([own]) {
+            let _ = send_signal(pid, libc::SIGCONT);
+        }
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -116,8 +135,48 @@ impl Daemon {
     }
 }
 
+fn send_signal(pid: u32, signal: i32) -> rustix::io::Result<()> {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
+    rustix::process::kill_process(pid, signal)
+}
+
+fn stop_process(pid: u32) {
+    send_signal(pid, libc::SIGSTOP).unwrap();
+    wait_for("a stop", || {
+        // It has ended, and nobody has waited for it; or it does what nothing interrupts, and stops before it returns from that.
+        state_of(pid).is_none_or(|state| "TZXD".contains(&state))
+    });
+}
+
+/// The fields behind the name (`proc_pid_stat(5)`), of which the state is the first. `None`: there is no such process.
+pub fn stat_of(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields = stat.rsplit_once(") ")?.1.split_whitespace();
+    Some(fields.map(str::to_owned).collect())
+}
+
+/// What a process's first thread does.
+pub fn state_of(pid: u32) -> Option<String> {
+    stat_of(pid)?.first().cloned()
+}
+
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let own = pid.to_string();
+    let is_child = |child: &u32| stat_of(*child).is_some_and(|stat| stat.get(1) == Some(&own));
+    let names = fs::read_dir("/proc").unwrap().flatten();
+    names
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(is_child)
+        .collect()
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
+        // A receiving process that stands still would not see its end.
+        if let Ok(None) = self.child.try_wait() {
+            self.go_on();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -143,6 +202,19 @@ pub fn command(scratch: &Scratch) -> Command {
     command
 }
 
+/// Executes a file that was just written: a child that another test starts meanwhile has it open for that, too, until it
+/// executes its own program (`ETXTBSY`).
+pub fn execute_copy<T>(mut execute: impl FnMut() -> std::io::Result<T>) -> T {
+    let mut executed = None;
+    wait_for("the end of all writers", || {
+        let tried = execute();
+        let is_busy = matches!(&tried, Err(error) if error.kind() == ErrorKind::ExecutableFileBusy);
+        executed = (!is_busy).then_some(tried);
+        executed.is_some()
+    });
+    executed.unwrap().unwrap()
+}
+
 /// Sealed memory, as programs bring it.
 pub fn memory(bytes: u64, seals: u32) -> Fd {
     let fd = memfd::create(c"sluiced-test").unwrap();
@@ -151,13 +223,13 @@ pub fn memory(bytes: u64, seals: u32) -> Fd {
     fd
 }
 
-pub fn mailbox() -> Fd {
+pub fn event_flag() -> Fd {
     memory(4096, SEAL_SHRINK | SEAL_GROW)
 }
 
-pub fn board() -> Fd {
+pub fn parking() -> Fd {
     memory(
-        BOARD_BYTES as u64,
+        PARKING_BYTES as u64,
         SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE,
     )
 }
@@ -181,7 +253,7 @@ pub fn hello(name: &str) -> ToDaemon {
 pub struct Program {
     pub client: Client,
     pub id: u32,
-    pub mailbox: SharedWord,
+    pub event_flag: SharedWord,
     pub end_table: Fd,
 }
 
@@ -205,27 +277,29 @@ impl Program {
     }
 
     fn with(client: Client, hello: &ToDaemon, end_table: Fd) -> Program {
-        let (mailbox, board) = (mailbox(), board());
-        let fds = [mailbox.raw(), board.raw(), end_table.raw()];
+        let (event_flag, parking) = (event_flag(), parking());
+        let fds = [event_flag.raw(), parking.raw(), end_table.raw()];
         client.send(hello, &fds).unwrap();
         let (answer, _) = next(&client);
         let FromDaemon::Welcome { client: id, .. } = answer else {
             panic!("not welcome: {answer:?}");
         };
-        let mailbox = SharedWord::map(mailbox.raw()).unwrap();
+        let event_flag = SharedWord::map(event_flag.raw()).unwrap();
         let program = Program {
             client,
             id,
-            mailbox,
+            event_flag,
             end_table,
         };
         program.wait_for_ring();
         program
     }
 
-    /// The mailbox is set, and cleared again. sluiced sets it after it has sent.
+    /// The event flag is set, and cleared again. sluiced sets it after it has sent.
     pub fn wait_for_ring(&self) {
-        wait_for("the ring of the mailbox", || self.mailbox.swap(0) == 1);
+        wait_for("the ring of the event flag", || {
+            self.event_flag.swap(0) == 1
+        });
     }
 
     pub fn announce(&self, end: u32, socket: &impl AsRawFd) {

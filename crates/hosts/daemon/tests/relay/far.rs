@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, HEADER_BYTES, Header, Secret};
@@ -98,6 +98,36 @@ fn who_proves_nothing_gets_no_answer() {
 }
 
 #[test]
+fn who_speaks_in_time_is_heard_by_a_relay_that_stands_still() {
+    let test = "who_speaks_in_time_is_heard_by_a_relay_that_stands_still";
+    let Some(mut scene) = Scene::new(test, "") else {
+        return;
+    };
+    let listener = scene.listen(OWN);
+    let to = listener.local_addr().expect("a name");
+    loop {
+        // Of the five seconds that it has.
+        let in_time = Instant::now() + Duration::from_secs(4);
+        let header = scene.header(to);
+        let (mut stream, between) = scene.connect(OWN);
+        // For the relay to accept it. Too short, this shows nothing; it cannot fail.
+        std::thread::sleep(Duration::from_millis(50));
+        scene.stand_still(in_time);
+        let said = stream.write_all(&header.seal(&SECRET, &between));
+        let is_in_time = Instant::now() < in_time;
+        let mut answer = [0; ANSWER_BYTES];
+        let answered = stream.read_exact(&mut answer);
+        // Else it was this test that stood still.
+        if is_in_time {
+            said.and(answered).expect("an answer");
+            let answer = Answer::open(&answer, &SECRET, header.number, &between);
+            assert_eq!(answer, Some(Answer::Connected));
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_relay_connects_to_its_own_host_only() {
     let test = "a_relay_connects_to_its_own_host_only";
     let Some(mut scene) = Scene::new(test, "serve_ports = \"10000-65535\"") else {
@@ -114,6 +144,11 @@ fn a_relay_connects_to_its_own_host_only() {
     };
     let to = |ip: &str, port: u16| SocketAddr::new(ip.parse().expect("an address"), port);
     let own = OWN.to_string();
+    // A child that another test starts has the listener too, until it executes its program.
+    let end = Instant::now() + PATIENCE;
+    while scene.within(|| TcpStream::connect((OWN, closed))).is_ok() {
+        assert!(Instant::now() < end, "it still listens");
+    }
     for (what, to) in [
         ("loopback", to("127.0.0.1", port(&loopback))),
         ("more of loopback", to("127.7.7.7", port(&any))),

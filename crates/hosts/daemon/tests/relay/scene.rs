@@ -1,7 +1,8 @@
 //! A relay that the test gives orders to.
+#![allow(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
@@ -18,6 +19,8 @@ use sluice_lab::verdict::{Verdict, made};
 use sluice_peering::config::Config;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than whoever connects may take to say what for.
+const STANDS_STILL: Duration = Duration::from_secs(6);
 
 pub const SECRET: Secret = Secret {
     id: 7,
@@ -35,6 +38,13 @@ fn make_host() -> Verdict<Namespace> {
     ip(&namespace, "link set lo up")?;
     ip(&namespace, &format!("addr add {OWN}/32 dev lo"))?;
     ip(&namespace, &format!("addr add {OWN_V6}/128 dev lo nodad"))?;
+    // A worker of the kernel's adds the way to an address of IPv6, when it gets to it.
+    let end = Instant::now() + PATIENCE;
+    let is_there = || UdpSocket::bind((OWN_V6, 0)).and_then(|it| it.connect((OWN_V6, 9)));
+    while let Err(error) = within(&namespace, is_there) {
+        assert!(Instant::now() < end, "no way to {OWN_V6}: {error}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     Ok(namespace)
 }
 
@@ -51,6 +61,12 @@ pub struct Scene {
     pub counts: Counts,
     number: u64,
     pub thread: Option<std::thread::JoinHandle<()>>,
+    /// The thread's, for the kernel.
+    id: i32,
+}
+
+extern "C" fn stand_still(_: i32) {
+    std::thread::sleep(STANDS_STILL);
 }
 
 impl Scene {
@@ -70,8 +86,13 @@ impl Scene {
         )
         .expect("sockets");
         // Its privileges are those of its thread, and gone afterwards.
+        let (say, said) = std::sync::mpsc::channel();
         let thread = within(&namespace, move || {
-            std::thread::spawn(move || relay::serve(config, theirs).expect("serves"))
+            std::thread::spawn(move || {
+                // SAFETY: takes nothing and cannot fail.
+                let _ = say.send(unsafe { libc::gettid() });
+                relay::serve(config, theirs).expect("serves");
+            })
         });
         let mut scene = Scene {
             namespace,
@@ -81,6 +102,7 @@ impl Scene {
             counts: Counts::default(),
             number: 0,
             thread: Some(thread),
+            id: said.recv().expect("it has begun"),
         };
         match scene.notice() {
             Notice::Ready {
@@ -165,6 +187,30 @@ impl Scene {
             to: at,
         };
         (stream, between)
+    }
+
+    /// The relay's thread stands still for [`STANDS_STILL`], from where it waits; or from where it is, if it does
+    /// not wait before `end`.
+    pub fn stand_still(&self, end: Instant) {
+        // SAFETY: zeroes are a valid sigaction, and the handler does nothing but sleep.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = stand_still as *const () as usize;
+            let set = libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+            assert_eq!(set, 0);
+        }
+        let stat = format!("/proc/self/task/{}/stat", self.id);
+        let is_asleep = || {
+            let stat = std::fs::read_to_string(&stat).expect("it is there");
+            stat.contains(") S ")
+        };
+        while !is_asleep() && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        // SAFETY: a signal to a thread of this process, which is joined later.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.id, libc::SIGUSR2) };
+        assert_eq!(sent, 0);
     }
 
     pub fn header(&mut self, destination: SocketAddr) -> Header {

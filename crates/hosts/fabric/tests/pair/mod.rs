@@ -89,7 +89,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A connection with a lane on either host, adopted by both programs.
+    /// A connection with a lane on either host, enabled by both programs.
     pub fn new(ring_bytes: u32) -> Self {
         Self::with_rings([ring_bytes; 2])
     }
@@ -101,13 +101,13 @@ impl Pair {
             pair.meet(host);
             assert!(
                 pair.hosts[host].program.look().is_some(),
-                "nothing keeps it from adopting"
+                "nothing keeps it from enabling"
             );
         }
         pair
     }
 
-    /// The same, but neither program has adopted its lane, and neither daemon knows of the other's
+    /// The same, but neither program has enabled its lane, and neither daemon knows of the other's
     /// half yet: that comes by another way than the link, on which the one who knows may speak of
     /// the lane before, if it is eager.
     pub fn strangers(ring_bytes: [u32; 2], is_eager: bool) -> Self {
@@ -119,7 +119,7 @@ impl Pair {
         spare.into_iter().for_each(common::close);
         // The program is side `number` of its chunk, the daemon the other.
         let make = |pair: &common::Pair, program: Side, daemon: Side| {
-            let board = program.board;
+            let parking = program.parking;
             let chunk = pair.a.chunk();
             assert!(program.end.attach(
                 program.generation,
@@ -127,8 +127,8 @@ impl Pair {
                     chunk,
                     lane: 0,
                     side: program.number,
-                    peer_board: Some(daemon.board),
-                    own_board: board,
+                    peer_parking: Some(daemon.parking),
+                    own_parking: parking,
                     watchers: 0,
                     remote: true,
                     direct: false,
@@ -138,7 +138,7 @@ impl Pair {
             assert_eq!(program.end.state(), State::Attached);
             let cable = Cable::default();
             *cable.room.borrow_mut() = 64;
-            let mut engine = Engine::new(cable, daemon.board);
+            let mut engine = Engine::new(cable, daemon.parking);
             if is_eager {
                 engine.set_eager();
             }
@@ -147,7 +147,7 @@ impl Pair {
                 chunk,
                 lane: 0,
                 side: daemon.number,
-                board: Some(board),
+                parking: Some(parking),
                 region: 1,
             };
             let number = engine.open(LINK, near).expect("room for a lane");

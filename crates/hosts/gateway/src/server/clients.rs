@@ -46,7 +46,7 @@ impl Server {
         self.paused_until = Some(now + ACCEPT_PAUSE);
         for (service, listener) in &self.listeners {
             let key = key::LISTENER | u64::from(*service);
-            let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+            let _ = self.event_loop.unwatch(listener.fd.as_fd(), key);
         }
     }
 
@@ -86,7 +86,7 @@ impl Server {
                     };
                     let key = key::ATTEMPT | number;
                     let inside = attempt.inside.as_fd();
-                    if let Err(error) = self.engine.watch(inside, Interest::Writable, key) {
+                    if let Err(error) = self.event_loop.watch(inside, Interest::Writable, key) {
                         tracing::warn!("a connection cannot be watched: {error}");
                         self.balance.ended(chosen, true);
                         return;
@@ -134,7 +134,7 @@ impl Server {
             return;
         };
         let key = key::ATTEMPT | number;
-        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        let _ = self.event_loop.unwatch(attempt.inside.as_fd(), key);
         self.unreachable(&attempt.backend, why, now);
         let mut tried = attempt.tried;
         tried.push(attempt.backend.number);
@@ -153,9 +153,9 @@ impl Server {
             return;
         };
         let key = key::ATTEMPT | number;
-        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        let _ = self.event_loop.unwatch(attempt.inside.as_fd(), key);
         self.balance.answered(attempt.backend.number);
-        match self.engine.pair(attempt.client, attempt.inside) {
+        match self.event_loop.pair(attempt.client, attempt.inside) {
             Ok(pair) => {
                 self.pairs.insert(pair, attempt.backend.number);
             }

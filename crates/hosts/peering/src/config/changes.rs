@@ -17,6 +17,8 @@ pub struct Changes {
     pub rules: bool,
     /// The fabric's device: takes effect when sluiced is started again.
     pub device: bool,
+    /// Its threads: take effect when sluiced is started again.
+    pub threads: bool,
     /// An option in handshakes that there was not, or for other programs: takes effect when sluiced is
     /// started again. It ends at once.
     pub option: bool,
@@ -49,6 +51,7 @@ impl Changes {
             option: new.discovery.option
                 && (!old.discovery.option || old.discovery.cgroup != new.discovery.cgroup),
             device: old.device != new.device,
+            threads: old.threads != new.threads,
             capture: old.capture != new.capture,
             windows: old.windows != new.windows,
             gateway: old.gateway != new.gateway || old.publishing != new.publishing,

@@ -41,6 +41,7 @@ pub struct Daemon {
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
     pub device: Option<Text>,
+    pub threads: Option<Spanned<u32>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -16,7 +16,7 @@ use super::raw::{self, Text};
 use super::window::{USERS_MAX, WINDOWS_MAX, Window, user};
 use super::{
     Action, Authentication, Capture, Config, ConfigError, Device, Discovery, Fingerprint,
-    LISTEN_MAX, Network, Over, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
+    LISTEN_MAX, Network, Over, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, THREADS_MAX, is_name,
 };
 
 /// Where unknown daemons are asked when nothing else is said: addresses that are not on the
@@ -146,6 +146,7 @@ impl Reader<'_> {
         };
         let device = file.fabric.device.as_ref();
         let device = self.note(device.map(|text| self.device(text)).transpose());
+        let threads = self.note(self.threads(file.fabric.threads.as_ref()));
         let is_discovery_there = file.discovery.is_some();
         let discovery = self.note(self.discovery(file.discovery));
         let rules = self.note(self.rules(&file.rule));
@@ -180,6 +181,7 @@ impl Reader<'_> {
             metrics: metrics?,
             authentication,
             device: device?,
+            threads: threads?,
             discovery: discovery?,
             rules: rules?,
             capture: capture?,
@@ -298,6 +300,16 @@ impl Reader<'_> {
                  [fd00::7]:{PORT_DEFAULT}"
             ),
         ))
+    }
+
+    fn threads(&self, number: Option<&Spanned<u32>>) -> Result<Option<u32>> {
+        let Some(number) = number else {
+            return Ok(None);
+        };
+        match *number.get_ref() {
+            threads @ 1..=THREADS_MAX => Ok(Some(threads)),
+            _ => Err(self.about(number, format!("write a number from 1 to {THREADS_MAX}"))),
+        }
     }
 
     fn device(&self, text: &Text) -> Result<Device> {

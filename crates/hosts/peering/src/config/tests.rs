@@ -28,6 +28,7 @@ fn the_example_says_what_its_comments_say() {
     let file = Some(PathBuf::from("/etc/sluice/peering.key"));
     assert_eq!(config.authentication, Some(Authentication::Psk { file }));
     assert_eq!(config.device, Some(Device::Roce));
+    assert_eq!(config.threads, None);
     assert_eq!(config.discovery.networks.len(), 3);
     let beta = config.peer("beta").unwrap();
     assert_eq!(beta.control, "10.1.0.2:4797".parse().unwrap());
@@ -171,6 +172,8 @@ fn errors_have_their_line_and_what_to_write() {
             "2: write \"roce\", \"roce-udp\", \"window:/PATH\", \"shm\" or",
         ),
         ("[fabric]\ndevice = 'hw:../x'\n", "2: write \"roce\""),
+        ("[fabric]\nthreads = 0\n", "2: write a number from 1 to 8"),
+        ("[fabric]\nthreads = 9\n", "2: write a number from 1 to 8"),
         (
             "[fabric]\ndevice = 'window:here'\n",
             "2: write \"window:\" and an absolute path",
@@ -522,4 +525,18 @@ fn windows_are_read_and_what_makes_no_sense_has_its_line() {
     }
     let many = window.repeat(9);
     assert!(parse(&format!("{PSK}{many}")).is_err());
+}
+
+#[test]
+fn threads_are_as_the_file_says_or_one_or_with_an_adapter_half_the_processors_at_most_four() {
+    let written = parse(&format!("{PSK}[fabric]\nthreads = 3\n")).unwrap();
+    assert_eq!((written.threads, written.fabric_threads()), (Some(3), 3));
+    let default = parse(PSK).unwrap();
+    assert_eq!(default.fabric_threads(), 1);
+    let adapter = parse(&format!("{PSK}[fabric]\ndevice = \"hw:mlx5_0\"\n")).unwrap();
+    assert!((1..=THREADS_DEFAULT_MAX).contains(&adapter.fabric_threads()));
+    let processors = [0, 1, 2, 3, 4, 7, 8, 64];
+    assert_eq!(processors.map(threads_for), [1, 1, 1, 1, 2, 3, 4, 4]);
+    let changes = Changes::between(&default, &written);
+    assert!(changes.threads && !changes.device);
 }

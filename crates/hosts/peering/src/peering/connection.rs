@@ -154,7 +154,7 @@ pub(super) struct Farewell {
 
 impl Peering {
     /// Takes a new connection in.
-    pub(super) fn adopt(&mut self, token: u64, mut connection: Connection) -> Result<(), Why> {
+    pub(super) fn register(&mut self, token: u64, mut connection: Connection) -> Result<(), Why> {
         connection.watched = connection.wanted();
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.poll, &connection.channel, data, connection.watched)

@@ -108,7 +108,7 @@ impl Peering {
             let mut connection =
                 Connection::new(channel, Side::Dialer, remote, stage, limit, self.now);
             connection.target = Some(target.clone());
-            self.adopt(token, connection)
+            self.register(token, connection)
         });
         if let Err(why) = began {
             self.dial_failed(token, remote, Some(target), why);
@@ -190,7 +190,7 @@ impl Peering {
     }
 
     /// A connection of our own has found the peer, with which there is a session.
-    pub(super) fn dial_settled(&mut self, name: &str) {
+    pub(super) fn dial_superseded(&mut self, name: &str) {
         if let Some(dial) = self.dials.get_mut(name) {
             dial.token = None;
         }

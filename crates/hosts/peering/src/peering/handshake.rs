@@ -270,7 +270,7 @@ impl Peering {
             }
         }
         if let Some(Target::Peer(name)) = connection.target {
-            self.dial_settled(&name);
+            self.dial_superseded(&name);
         }
         self.release_held();
     }
@@ -398,7 +398,7 @@ impl Peering {
             self.hand_over(Event::Address { peer, address });
         }
         if let Some(Target::Peer(_)) = target {
-            self.dial_settled(&name);
+            self.dial_superseded(&name);
         }
         for address in self.take_sought(&name) {
             if address != remote.ip() {

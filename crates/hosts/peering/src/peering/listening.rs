@@ -159,7 +159,7 @@ impl Peering {
                 deadline,
                 self.now,
             );
-            self.adopt(token, connection)
+            self.register(token, connection)
         });
         if let Err(why) = began {
             tracing::warn!(reason = %why, "{from} cannot be served: {why}");

@@ -18,8 +18,9 @@ use tempfile::TempDir;
 
 pub mod wire;
 
-/// A condition that does not come true within this time never will.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A condition that does not come true within this time never will: longer than the longest pause
+/// between two connections.
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A loopback address that no other test has, so that all can use the same port.
 pub fn address() -> Ipv4Addr {
@@ -101,6 +102,7 @@ pub fn peer(name: &str, address: Ipv4Addr) -> String {
 fn timing() -> Timing {
     Timing {
         handshake: HANDSHAKE,
+        hold: HANDSHAKE,
         alive: ALIVE,
         silence: SILENCE,
         ..Timing::default()

@@ -24,6 +24,17 @@ pub struct Posted {
     pub remote: u64,
 }
 
+/// Whether the device has shared receive queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shared {
+    #[default]
+    Has,
+    /// It says that it has none.
+    None,
+    /// It says that it has some, and makes none.
+    Refused,
+}
+
 #[derive(Default)]
 pub struct Fake {
     pub completions: VecDeque<ibv_wc>,
@@ -31,6 +42,10 @@ pub struct Fake {
     /// `wr_id`s of receive buffers that were posted, and with how many calls.
     pub receives: Vec<u64>,
     pub receive_calls: usize,
+    /// Buffers that were posted to a queue pair, by its number.
+    pub own_receives: Vec<(u32, u64)>,
+    /// What `ibv_post_recv` answers, if not 0.
+    pub refuse_receives: c_int,
     /// Type, and the queue pair if it is about one.
     pub events: VecDeque<(u32, *mut ibv_qp)>,
     pub unacknowledged: i32,
@@ -48,6 +63,7 @@ pub struct Fake {
     channel_fd: Option<c_int>,
     next_qpn: u32,
     vendor_id: u32,
+    shared: Shared,
 }
 
 thread_local! {
@@ -97,6 +113,14 @@ impl Fake {
                 }
             }
         }
+        for (of, wr_id) in std::mem::take(&mut self.own_receives) {
+            if of == qpn {
+                let flushed = completion(wr_id, IBV_WC_WR_FLUSH_ERR, qpn);
+                self.completions.push_back(flushed);
+            } else {
+                self.own_receives.push((of, wr_id));
+            }
+        }
         let all = std::mem::take(&mut self.posted);
         for posted in all {
             if posted.qpn == qpn {
@@ -108,9 +132,19 @@ impl Fake {
         }
     }
 
+    /// The receive buffer that the next arrival at a queue pair uses up.
+    fn take_buffer(&mut self, qpn: u32) -> u64 {
+        if self.shared == Shared::Has {
+            return self.receives.remove(0);
+        }
+        let mut own = self.own_receives.iter();
+        let at = own.position(|(of, _)| *of == qpn).expect("a buffer");
+        self.own_receives.remove(at).1
+    }
+
     /// A write with a number arrives.
     pub fn arrive(&mut self, qpn: u32, number: u32, bytes: u32) {
-        let buffer = self.receives.remove(0);
+        let buffer = self.take_buffer(qpn);
         let mut wc = completion(buffer, IBV_WC_SUCCESS, qpn);
         (wc.opcode, wc.imm_data) = (IBV_WC_RECV_RDMA_WITH_IMM, number.to_be());
         wc.byte_len = bytes;
@@ -119,7 +153,7 @@ impl Fake {
 
     /// A message of so many bytes is said to have arrived.
     pub fn receive(&mut self, qpn: u32, bytes: u32) {
-        let buffer = self.receives.remove(0);
+        let buffer = self.take_buffer(qpn);
         let mut wc = completion(buffer, IBV_WC_SUCCESS, qpn);
         (wc.opcode, wc.byte_len) = (IBV_WC_RECV, bytes);
         self.completions.push_back(wc);
@@ -159,11 +193,21 @@ pub fn open(address: &str, limits: Limits) -> Result<Node, Error> {
     open_of(0x2_c903, address, limits)
 }
 
+/// A node of a device without what its links would share.
+pub fn node_without(shared: Shared, limits: Limits) -> Node {
+    begin(0x2_c903, shared, "127.0.0.1", limits).unwrap()
+}
+
 pub fn open_of(vendor_id: u32, address: &str, limits: Limits) -> Result<Node, Error> {
+    begin(vendor_id, Shared::Has, address, limits)
+}
+
+fn begin(vendor_id: u32, shared: Shared, address: &str, limits: Limits) -> Result<Node, Error> {
     with(|fake| {
         *fake = Fake {
             next_qpn: 0x100,
             vendor_id,
+            shared,
             ..Fake::default()
         }
     });
@@ -217,6 +261,7 @@ unsafe extern "C" fn open_device(_device: *mut ibv_device) -> *mut ibv_context {
         (*context).ops.poll_cq = Some(poll_cq);
         (*context).ops.req_notify_cq = Some(req_notify_cq);
         (*context).ops.post_srq_recv = Some(post_srq_recv);
+        (*context).ops.post_recv = Some(post_recv);
         (*context).ops.post_send = Some(post_send);
     }
     context
@@ -233,6 +278,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_att
     (attr.max_qp_wr, attr.max_srq_wr, attr.max_cqe) = (1 << 16, 1 << 16, 1 << 20);
     (attr.max_qp, attr.phys_port_cnt) = (1 << 10, 1);
     attr.vendor_id = with(|fake| fake.vendor_id);
+    attr.max_srq = i32::from(with(|fake| fake.shared != Shared::None));
     0
 }
 
@@ -334,6 +380,9 @@ unsafe extern "C" fn ack_cq_events(_: *mut ibv_cq, count: c_uint) {
 }
 
 unsafe extern "C" fn create_srq(pd: *mut ibv_pd, _: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    if with(|fake| fake.shared != Shared::Has) {
+        return refused(libc::EOPNOTSUPP);
+    }
     let srq = made::<ibv_srq>();
     // SAFETY: just made, and the domain exists.
     unsafe { (*srq).context = (*pd).context };
@@ -349,6 +398,9 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     if unsafe { (*init).cap.max_inline_data } > 0 {
         return refused(libc::EINVAL);
     }
+    // SAFETY: the caller's pointer.
+    let is_own = unsafe { (*init).srq.is_null() && (*init).cap.max_recv_wr > 0 };
+    assert_ne!(is_own, with(|fake| fake.shared == Shared::Has));
     let qp = made::<ibv_qp>();
     with(|fake| {
         // SAFETY: just made, and the domain exists.
@@ -431,6 +483,35 @@ unsafe extern "C" fn post_srq_recv(
         }
     });
     0
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_recv_wr,
+    refused: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's pointer.
+    let (qpn, state) = unsafe { ((*qp).qp_num, (*qp).state) };
+    assert_ne!(state, 0, "it takes none yet");
+    with(|fake| {
+        fake.receive_calls += 1;
+        if fake.refuse_receives != 0 {
+            // SAFETY: the caller's pointer.
+            unsafe { *refused = wr };
+            return fake.refuse_receives;
+        }
+        while !wr.is_null() {
+            // SAFETY: the caller's list.
+            unsafe {
+                fake.own_receives.push((qpn, (*wr).wr_id));
+                wr = (*wr).next;
+            }
+        }
+        if state == IBV_QPS_ERR {
+            fake.flush(qpn);
+        }
+        0
+    })
 }
 
 unsafe extern "C" fn post_send(

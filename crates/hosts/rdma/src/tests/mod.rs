@@ -4,6 +4,7 @@
 
 mod fake;
 mod hostile;
+mod own_buffers;
 
 use std::ptr;
 

@@ -1,4 +1,4 @@
-//! An engine in a thread of its own, between connections that the test has the ends of.
+//! An event loop in a thread of its own, between connections that the test has the ends of.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -8,10 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use sluice_relay::{Counters, End, Engine, Event, Options};
+use sluice_relay::{Counters, End, Event, EventLoop, Options};
 
 /// A bound on conditions that come about in microseconds on an idle machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 enum Order {
     Pair(OwnedFd, OwnedFd),
@@ -87,18 +87,18 @@ impl Drop for Relay {
 }
 
 fn run(options: Options, orders: &Receiver<Order>, tell: &Sender<(End, [u64; 2])>) {
-    let mut engine = Engine::new(options).unwrap();
+    let mut event_loop = EventLoop::new(options).unwrap();
     let mut events = Vec::new();
     loop {
         while let Ok(order) = orders.try_recv() {
             match order {
-                Order::Pair(left, right) => drop(engine.pair(left, right).unwrap()),
-                Order::Count(answer) => drop(answer.send(engine.counters())),
+                Order::Pair(left, right) => drop(event_loop.pair(left, right).unwrap()),
+                Order::Count(answer) => drop(answer.send(event_loop.counters())),
                 Order::Stop => return,
             }
         }
         let nap = Some(Duration::from_millis(2));
-        engine.turn(nap, &mut events).unwrap();
+        event_loop.turn(nap, &mut events).unwrap();
         for event in events.drain(..) {
             if let Event::Ended { end, bytes, .. } = event {
                 let _ = tell.send((end, bytes));

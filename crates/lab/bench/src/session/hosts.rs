@@ -13,7 +13,7 @@ use crate::cgroup;
 use crate::error::{BenchError, Result};
 use crate::installation;
 use crate::machine;
-use crate::model::{LANES, Sample, Variant};
+use crate::model::{LANES, RING_SHARE, Sample, Variant};
 use crate::network::{End, Network};
 use crate::process::{Output, Process, Ready};
 use crate::signals;
@@ -32,11 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// of a second, which slows others on the device. What is measured is what comes after.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// Of the memory that hosts share.
-const WINDOW_SIZE: &str = "256M";
-
-/// The detail that says which part of the bytes that programs read and wrote went by rings.
-pub const RING_SHARE: &str = "ring_share";
+/// What moves lanes' bytes between hosts that share nothing.
+const ROCE: &str = "roce";
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,17 +74,19 @@ impl<'a> Hosts<'a> {
     /// Makes them; the daemons have found each other.
     pub fn new(session: &'a Session, variant: Variant) -> Result<Self> {
         let network = session.network(MTU)?;
-        let number = session.networks.get();
-        let folder = session.folder(&format!("hosts-{number}"))?;
+        let folder = session.folder(&format!("hosts-{}", session.next_number()))?;
         fs::set_permissions(&folder, private())
             .map_err(|error| BenchError::io("protect the daemons' folder", &error))?;
+        let stats = folder.join("stats");
+        // Programs append to it, and make none.
+        write(&stats, "")?;
         let mut hosts = Self {
             session,
             variant,
             daemons: Vec::new(),
             window: None,
             groups: Vec::new(),
-            stats: folder.join("stats"),
+            stats,
             folder,
             network,
         };
@@ -100,6 +99,9 @@ impl<'a> Hosts<'a> {
         }
         if variant.has_window() {
             hosts.serve_window()?;
+        }
+        if variant.has_window_device() {
+            hosts.session.create_window(&hosts.window_file())?;
         }
         if variant.needs_sluice() {
             for side in SIDES {
@@ -137,6 +139,13 @@ impl<'a> Hosts<'a> {
         // A relay of captured connections has a group of its own.
         let relays = groups.iter().flat_map(|daemon| usage::children(*daemon));
         groups.extend(relays.collect::<Vec<i32>>());
+        groups
+    }
+
+    /// The same, with who serves the memory that both share.
+    pub fn groups_with_memory(&self) -> Vec<i32> {
+        let mut groups = self.daemon_groups();
+        groups.extend(self.window.as_ref().map(Process::group));
         groups
     }
 
@@ -241,19 +250,14 @@ impl<'a> Hosts<'a> {
     }
 
     fn serve_window(&mut self) -> Result<()> {
-        let words = words![
-            path_text(&self.session.sluice),
-            "window",
-            "serve",
-            path_text(&self.window_socket()),
-            "--size",
-            WINDOW_SIZE,
-        ];
-        let folder = self.session.scratch.path();
-        let mut server = Process::start_on(None, &words, folder, false)?;
+        let mut server = self.session.window("serve", &self.window_socket())?;
         server.wait_ready(&Ready::Unix(self.window_socket()))?;
         self.window = Some(server);
         Ok(())
+    }
+
+    fn window_file(&self) -> PathBuf {
+        self.folder.join("window")
     }
 
     fn start(&self, side: Side, words: &[String], with_input: bool) -> Result<Process> {
@@ -271,9 +275,8 @@ impl<'a> Hosts<'a> {
         let mut argv = self.session.command_line_at(socket.as_deref(), words);
         if accelerated {
             let variable = format!("SLUICE_STATS_FILE={}", path_text(&self.stats));
-            let delay = format!("SLUICE_WINDOW_DELAY_NS={}", self.session.window_delay_ns);
             let is_delayed = self.variant == Variant::WindowDelayed;
-            let delay = is_delayed.then_some(delay);
+            let delay = is_delayed.then(|| self.session.delay_variable());
             argv.splice(0..0, words!["env", variable].into_iter().chain(delay));
         }
         match self.groups.get(side as usize) {
@@ -301,7 +304,12 @@ impl<'a> Hosts<'a> {
         let text = match group.map(|group| path_text(group.path())) {
             // Nobody else is on this network, so nobody has to prove anything.
             None => {
-                let text = configuration(side, own, other, "authentication = \"none\"");
+                let device = if self.variant.has_window_device() {
+                    format!("window:{}", path_text(&self.window_file()))
+                } else {
+                    ROCE.to_owned()
+                };
+                let text = configuration(side, own, other, "authentication = \"none\"", &device);
                 if self.variant.has_window() {
                     let path = path_text(&self.window_socket());
                     let user = rustix::process::geteuid().as_raw();
@@ -321,7 +329,7 @@ impl<'a> Hosts<'a> {
                     Variant::CaptureByDefault => "",
                     _ => "over = \"any\"\n",
                 };
-                configuration(side, own, other, &proof)
+                configuration(side, own, other, &proof, ROCE)
                     + &format!("[capture]\n{over}cgroup = \"{group}\"\ndrain_seconds = 0\n")
             }
         };
@@ -341,6 +349,9 @@ impl<'a> Hosts<'a> {
         ];
         if self.variant == Variant::SluiceRings {
             words.push("--eager".to_owned());
+        }
+        if self.variant == Variant::WindowDaemonsDelayed {
+            words.splice(0..0, words!["env", self.session.delay_variable()]);
         }
         let folder = self.session.scratch.path();
         let mut daemon = Process::start_on(Some(own), &words, folder, false)?;
@@ -410,7 +421,7 @@ fn secret() -> fs::Permissions {
 }
 
 /// `proof` is how daemons prove to each other who they are, a line of `[daemon]`.
-fn configuration(side: Side, own: &End, other: &End, proof: &str) -> String {
+fn configuration(side: Side, own: &End, other: &End, proof: &str, device: &str) -> String {
     let (own, other_address) = (own.address(), other.address());
     let other = match side {
         Side::Server => Side::Client,
@@ -418,7 +429,7 @@ fn configuration(side: Side, own: &End, other: &End, proof: &str) -> String {
     };
     format!(
         "[daemon]\nname = \"{}\"\nlisten = [\"{own}:{CONTROL_PORT}\"]\n{proof}\n\
-         [fabric]\ndevice = \"roce\"\n\
+         [fabric]\ndevice = \"{device}\"\n\
          [[peer]]\nname = \"{}\"\naddresses = [\"{other_address}\"]\n\
          control = \"{other_address}:{CONTROL_PORT}\"\n",
         side.name(),

@@ -31,8 +31,15 @@ pub(super) const WORKLOAD: Workload = Workload {
 pub const CLIENTS: [u32; 8] = [1, 10, 30, 40, 50, 100, 500, 1_000];
 pub use sluice_bench_args::REDIS_TESTS as TESTS;
 
-/// Why a run is refused: a GET that finds no key is answered by five bytes.
-pub const KEYS_MISSING: &str = "redis answered GET without a value: the keys were not all there";
+/// Why a run is refused: a GET that finds no key is answered by five bytes, and so is an LPOP of an empty list.
+pub const KEYS_MISSING: &str =
+    "redis answered without a value: not all that is asked for was there";
+
+/// The test that [`TESTS`] does not have, because redis-benchmark does not.
+pub const HGET: &str = "hget";
+/// What redis-benchmark calls its hash and its list.
+pub const HASH: &str = "myhash";
+const LIST: &str = "mylist";
 
 const VALUE_BYTES: u32 = 2_048;
 const KEYS: u32 = 10_000;
@@ -189,10 +196,17 @@ impl Place {
     }
 }
 
-/// What redis-benchmark is to do.
+/// What redis-benchmark is to do. It has no test of its own for HGET and takes that as a command.
 pub fn benchmark_words(test: &str, clients: u32, requests: f64) -> Vec<String> {
-    let mut words = words!["-t", test, "-d", VALUE_BYTES, "-r", KEYS];
+    let mut words = match test {
+        HGET => words![],
+        test => words!["-t", test],
+    };
+    words.extend(words!["-d", VALUE_BYTES, "-r", KEYS]);
     words.extend(words!["-c", clients, "-n", requests.floor(), "--csv"]);
+    if test == HGET {
+        words.extend(words!["HGET", HASH, "element:__rand_int__"]);
+    }
     words
 }
 
@@ -207,22 +221,46 @@ pub fn requests_for(rate_per_s: f64, seconds: u32) -> f64 {
 
 /// Writes every key that redis-benchmark may ask for (`key:` and twelve digits).
 pub fn fill(at: SocketAddrV4) -> Result<()> {
+    fill_by(at, "+OK\r\n", |key| {
+        vec!["SET".to_owned(), format!("key:{key:012}")]
+    })
+}
+
+/// Writes every field of the hash that redis-benchmark may ask for. None may be there yet.
+pub fn fill_hash(at: SocketAddrV4) -> Result<()> {
+    fill_by(at, ":1\r\n", |key| {
+        vec![
+            "HSET".to_owned(),
+            HASH.to_owned(),
+            format!("element:{key:012}"),
+        ]
+    })
+}
+
+/// Sends commands that `command` begins and a value ends, each of which is to be answered by `answer`.
+fn fill_by(at: SocketAddrV4, answer: &str, command: impl Fn(u32) -> Vec<String>) -> Result<()> {
     let value = "x".repeat(VALUE_BYTES as usize);
     let mut connection = connect(at)?;
     for first in (0..KEYS).step_by(FILL_BATCH as usize) {
         let last = (first + FILL_BATCH).min(KEYS);
         let mut batch = String::new();
         for key in first..last {
-            let name = format!("key:{key:012}");
-            batch.push_str(&format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n", name.len()));
-            batch.push_str(&format!("${}\r\n{value}\r\n", value.len()));
+            let mut words = command(key);
+            words.push(value.clone());
+            batch.push_str(&format!("*{}\r\n", words.len()));
+            for word in &words {
+                batch.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            }
         }
-        let mut answers = vec![0_u8; "+OK\r\n".len() * (last - first) as usize];
+        let mut answers = vec![0_u8; answer.len() * (last - first) as usize];
         connection
             .write_all(batch.as_bytes())
             .and_then(|()| connection.read_exact(&mut answers))
             .map_err(|error| BenchError::io("fill redis with keys", &error))?;
-        if !answers.chunks(5).all(|answer| answer == b"+OK\r\n") {
+        if !answers
+            .chunks(answer.len())
+            .all(|each| each == answer.as_bytes())
+        {
             let said = String::from_utf8_lossy(&answers).into_owned();
             return Err(BenchError::Failed(format!("redis refused a key: {said}")));
         }
@@ -232,18 +270,35 @@ pub fn fill(at: SocketAddrV4) -> Result<()> {
 
 /// How many reads have found no key so far, by the server's own count.
 pub fn get_misses(at: SocketAddrV4) -> Result<u64> {
+    number_of(at, "INFO stats", "keyspace_misses:")
+}
+
+/// How many commands the server has obeyed so far, by its own count.
+pub fn commands_done(at: SocketAddrV4) -> Result<u64> {
+    number_of(at, "INFO stats", "total_commands_processed:")
+}
+
+/// How many values redis-benchmark's list has.
+pub fn list_length(at: SocketAddrV4) -> Result<u64> {
+    number_of(at, &format!("LLEN {LIST}"), ":")
+}
+
+/// The number behind `name` at the beginning of a line of what the server answers.
+fn number_of(at: SocketAddrV4, question: &str, name: &str) -> Result<u64> {
     let mut connection = connect(at)?;
     let mut answer = String::new();
     // QUIT makes the server close, so that the answer has an end.
     connection
-        .write_all(b"INFO stats\r\nQUIT\r\n")
+        .write_all(format!("{question}\r\nQUIT\r\n").as_bytes())
         .and_then(|()| connection.read_to_string(&mut answer))
         .map_err(|error| BenchError::io("ask redis for its counters", &error))?;
     answer
         .lines()
-        .find_map(|line| line.strip_prefix("keyspace_misses:"))
+        .find_map(|line| line.strip_prefix(name))
         .and_then(|count| count.trim().parse().ok())
-        .ok_or_else(|| BenchError::Failed(format!("redis does not count misses; it said {answer}")))
+        .ok_or_else(|| {
+            BenchError::Failed(format!("redis does not count '{name}'; it said {answer}"))
+        })
 }
 
 fn connect(at: SocketAddrV4) -> Result<TcpStream> {
@@ -259,6 +314,17 @@ fn connect(at: SocketAddrV4) -> Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hget_is_a_command_behind_the_options() {
+        let words = benchmark_words("set", 3, 10.5);
+        assert_eq!(words[..2], ["-t", "set"]);
+        let words = benchmark_words(HGET, 3, 10.5);
+        assert!(!words.contains(&"-t".to_owned()), "{words:?}");
+        let command = ["--csv", "HGET", HASH, "element:__rand_int__"];
+        assert_eq!(words[words.len() - 4..], command);
+        assert!(words.join(" ").contains("-c 3 -n 10 "), "{words:?}");
+    }
 
     #[test]
     fn number_of_requests_follows_the_rate_within_bounds() {

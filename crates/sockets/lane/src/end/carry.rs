@@ -2,15 +2,16 @@
 //!
 //! The next program cannot see the memory shared with the peer. So the bytes are copied out, and
 //! over there they lie in a lane of its own that nobody writes: after the TCP bytes before its
-//! mark and before all others, as the ordinary rules of reading have it.
+//! switch offset and before all others, as the ordinary rules of reading have it.
 #![allow(unsafe_code)]
 
-use super::{Assignment, End, FLAG_ADOPTED, FLAG_GAP, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_SENDER_GONE};
+use super::flags::Flags;
+use super::{Assignment, End};
 use super::{Locked, Rx, State};
 use crate::counts::tcp_bytes_read;
 use crate::reason::Reason;
-use core::sync::atomic::Ordering;
-use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::direction::Direction;
+use sluice_shmem::handover::Sender;
 use sluice_sys::errno::Errno;
 
 /// Bytes that are copied at a time, on the stack.
@@ -22,7 +23,7 @@ const COUNTS_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// TCP bytes of the stream that come before them.
-    pub mark: u64,
+    pub switch_offset: u64,
     /// How many they are.
     pub bytes: usize,
     /// Others have copies of them.
@@ -42,13 +43,13 @@ impl End {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return None;
         };
-        let into = self.incoming().filter(|_| self.is_adopted())?;
+        let into = self.incoming().filter(|_| self.is_enabled())?;
         let bytes = self.load_unread(&mut rx, &into, sink)?;
-        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        self.flags.clear(Flags::ENABLED);
         // Nobody will empty the ring, and yet what is in it is not lost.
-        into.close();
+        rx.stream.close(&into);
         Some(Carried {
-            mark: into.mark(),
+            switch_offset: into.switch_offset(),
             bytes,
             copied: false,
         })
@@ -87,7 +88,7 @@ impl End {
         if let Locked::Held(mut rx) = self.lock_rx(generation) {
             // Whoever read meanwhile read from the kernel, uncounted.
             rx.stream.doubt_count();
-            self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
+            self.flags.set(Flags::ENABLED);
         }
     }
 
@@ -106,7 +107,7 @@ impl End {
         fill: Filler,
     ) -> bool {
         let Carried {
-            mark,
+            switch_offset,
             bytes,
             copied,
         } = carried;
@@ -120,11 +121,14 @@ impl End {
         let Locked::Held(mut tx) = self.lock_tx(generation) else {
             return false;
         };
-        if self.state() != State::Tracked || read > mark || bytes > into.capacity() as usize {
+        if self.state() != State::Tracked
+            || read > switch_offset
+            || bytes > into.capacity() as usize
+        {
             return false;
         }
         // The peer's part, played here once and never again.
-        let mut peer = sluice_shmem::Producer::default();
+        let mut peer = Sender::default();
         let mut piece = [0; PIECE_BYTES];
         let mut done = 0;
         while done < bytes {
@@ -136,18 +140,16 @@ impl End {
                 return false;
             }
             // SAFETY: the piece has `len` bytes, and the empty ring has room for all of them.
-            unsafe { peer.store(&into, done, piece.as_ptr(), len) };
+            unsafe { peer.producer().store(&into, done, piece.as_ptr(), len) };
             done += len;
         }
-        peer.publish(&into, bytes);
-        into.publish_mode(Mode::Ring, mark);
-        into.publish_mode(Mode::Tcp, 0);
+        peer.play_segment(&into, switch_offset, bytes);
         self.take_lane(&mut tx, &mut rx, a);
-        rx.stream.adopt(read, 0);
+        rx.stream.enable(&into, read, 0);
         if copied {
             self.set_copied();
         }
-        self.attach_pinned(FLAG_SENDER_GONE);
+        self.attach_pinned(Flags::SENDER_GONE);
         true
     }
 
@@ -162,16 +164,15 @@ impl End {
         };
         if self.state() == State::Tracked {
             self.take_lane(&mut tx, &mut rx, a);
-            self.attach_pinned(FLAG_SENDER_GONE | FLAG_GAP);
+            self.attach_pinned(Flags::SENDER_GONE | Flags::GAP);
         }
     }
 
     /// From here on the end is read by the rules of its lane, and both directions stay on TCP.
-    fn attach_pinned(&self, flags: u32) {
-        let flags = flags | FLAG_ADOPTED | FLAG_PIN_RX | FLAG_PIN_TX;
-        self.flags.fetch_or(flags, Ordering::Relaxed);
+    fn attach_pinned(&self, flags: Flags) {
+        self.flags.set(flags | Flags::ENABLED | Flags::PINNED);
         self.set_reason(Reason::Shared);
-        self.state.store(State::Attached as u32, Ordering::Release);
+        self.life.attach();
     }
 }
 

@@ -8,21 +8,21 @@
 //!
 //! The connection is pinned, so nothing is added to these bytes.
 
-use super::{Carried, End, FLAG_COPIED, FLAG_GAP, Locked, Rx};
+use super::flags::Flags;
+use super::{Carried, End, Locked, Rx};
 use crate::confined::is_refusing;
 use crate::spin::yield_processor;
-use core::sync::atomic::Ordering;
 use sluice_shmem::direction::Direction;
 use sluice_sys::errno::Errno;
-use sluice_sys::socket_note::{self, Turn};
+use sluice_sys::socket_note::{self, NoteLock};
 
-/// How often a turn is asked for that others have. They have it while they copy.
+/// How often a lock is asked for that others have. They have it while they copy.
 const LOOKS_MAX: u32 = 10_000;
 
 impl End {
     /// Whether other programs may have copies of the ring's unread bytes.
     pub fn has_copies(&self) -> bool {
-        self.flag(FLAG_COPIED)
+        self.flag(Flags::COPIED)
     }
 
     /// Copies the unread ring bytes of a pinned end to `sink`, for another program that reads the
@@ -32,10 +32,10 @@ impl End {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return None;
         };
-        let into = self.incoming().filter(|_| self.is_adopted())?;
-        let _turn = match self.turn(fd, &mut rx, &into).ok()? {
-            Some(turn) => turn,
-            None => take_turn(fd).ok()?,
+        let into = self.incoming().filter(|_| self.is_enabled())?;
+        let _lock = match self.lock_note(fd, &mut rx, &into).ok()? {
+            Some(lock) => lock,
+            None => take_note_lock(fd).ok()?,
         };
         let bytes = self.load_unread(&mut rx, &into, sink)?;
         if !self.has_copies() {
@@ -48,37 +48,37 @@ impl End {
         }
         // Should all copies but this process's be read and closed, the sender must not think that
         // the bytes in its ring were lost.
-        into.close();
+        rx.stream.close(&into);
         Some(Carried {
-            mark: into.mark(),
+            switch_offset: into.switch_offset(),
             bytes,
             copied: true,
         })
     }
 
     /// Under the lock, before the ring's bytes are looked at: passes over what others have read.
-    /// The turn lasts until the bytes are taken and that is noted ([`End::note_taken`]); `None` if
+    /// The lock lasts until the bytes are taken and that is noted ([`End::note_taken`]); `None` if
     /// nobody else has them.
     ///
-    /// Errors: `EAGAIN` while others do not end their turn; `ECONNRESET` if the note is lost.
-    pub(crate) fn turn(
+    /// Errors: `EAGAIN` while others do not let go of theirs; `ECONNRESET` if the note is lost.
+    pub(crate) fn lock_note(
         &self,
         fd: i32,
         rx: &mut Rx,
         into: &Direction,
-    ) -> Result<Option<Turn>, Errno> {
+    ) -> Result<Option<NoteLock>, Errno> {
         // A confined process makes no calls of its own, and reads what it has.
         if !self.has_copies() || self.has_gap() || is_refusing() {
             return Ok(None);
         }
-        let turn = take_turn(fd)?;
+        let lock = take_note_lock(fd)?;
         let own = rx.stream.consumer().available(into).unwrap_or(0);
         let left = match socket_note::read(fd) {
             Ok(Some(left)) => own.checked_sub(left as usize).map(|read| (read, left)),
             _ => None,
         };
         let Some((read, left)) = left else {
-            self.flags.fetch_or(FLAG_GAP, Ordering::Relaxed);
+            self.flags.set(Flags::GAP);
             return Err(Errno(libc::ECONNRESET));
         };
         rx.stream.consumer().consume(into, read);
@@ -88,10 +88,10 @@ impl End {
         if left == 0 {
             self.clear_copied();
         }
-        Ok(Some(turn))
+        Ok(Some(lock))
     }
 
-    /// Within a turn: notes what is left.
+    /// Under the lock: notes what is left.
     pub(crate) fn note_taken(&self, fd: i32, rx: &mut Rx, into: &Direction) {
         if !self.has_copies() || is_refusing() {
             return;
@@ -107,23 +107,23 @@ impl End {
     }
 
     fn clear_copied(&self) {
-        self.flags.fetch_and(!FLAG_COPIED, Ordering::Relaxed);
+        self.flags.clear(Flags::COPIED);
     }
 
     /// What lies before a look at the ring outside of a read.
     pub(crate) fn pass_over(&self, fd: i32, rx: &mut Rx, into: &Direction) {
-        let _ = self.turn(fd, rx, into);
+        let _ = self.lock_note(fd, rx, into);
     }
 
     /// From here on others have copies of the unread bytes that this end was given.
     pub(super) fn set_copied(&self) {
-        self.flags.fetch_or(FLAG_COPIED, Ordering::Relaxed);
+        self.flags.set(Flags::COPIED);
     }
 }
 
-fn take_turn(fd: i32) -> Result<Turn, Errno> {
+fn take_note_lock(fd: i32) -> Result<NoteLock, Errno> {
     for _ in 0..LOOKS_MAX {
-        match Turn::take(fd) {
+        match NoteLock::take(fd) {
             Err(Errno::AGAIN) => yield_processor(),
             taken => return taken,
         }

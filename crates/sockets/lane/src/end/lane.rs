@@ -1,21 +1,16 @@
 //! An end's lane: how it is given, put to use, left and broken.
-#![allow(unsafe_code)]
 
-use super::{
-    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_DIRECT, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX,
-    FLAG_PIN_TX, FLAG_REMOTE, FLAG_SIDE1, Locked, Rx, State, Tx,
-};
+use super::flags::Flags;
+use super::{End, Locked, Rx, State, Tx};
 use crate::counts::tcp_bytes_read;
 use crate::kernel::kernel_events;
 use crate::reason::Reason;
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use sluice_shmem::Broken;
-use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::{Direction, Mode};
-use sluice_shmem::geometry::Geometry;
 use sluice_shmem::handover::Sender;
+use sluice_shmem::parking::ParkingTable;
 use sluice_sys::errno::Errno;
 
 /// A lane of a chunk, and this end's side of it.
@@ -39,10 +34,10 @@ pub struct Assignment {
     /// Which side this end is, 0 or 1.
     pub side: u32,
     /// Where the peer announces the sleep of its epoll instances.
-    pub peer_board: Option<Board>,
+    pub peer_parking: Option<ParkingTable>,
     /// Where this process announces the sleep of its own.
-    pub own_board: Board,
-    /// The slots of `own_board` that watch this connection; none yet for a patient one.
+    pub own_parking: ParkingTable,
+    /// The slots of `own_parking` that watch this connection; none yet for a patient one.
     pub watchers: u64,
     /// The other process is sluiced: the peer is on another host.
     pub remote: bool,
@@ -59,44 +54,34 @@ impl Place {
 }
 
 impl End {
-    fn chunk(&self) -> Option<Chunk> {
-        let base = NonNull::new(self.chunk.load(Ordering::Acquire) as *mut u8)?;
-        let geometry = Geometry::new(
-            self.lanes.load(Ordering::Relaxed),
-            self.ring_bytes.load(Ordering::Relaxed),
-        )
-        .ok()?;
-        // SAFETY: `attach` stored the address and shape of a chunk that stays mapped.
-        Some(unsafe { Chunk::from_raw(base, geometry) })
-    }
-
     /// Whether the lane lies in the chunk at this address.
     pub fn is_in_chunk(&self, address: u64) -> bool {
-        self.chunk.load(Ordering::Acquire) == address
+        self.memory.is_at(address)
     }
 
-    /// Whether the peer announces its sleep on the board at this address.
-    pub fn uses_board(&self, address: u64) -> bool {
-        self.peer_board.load(Ordering::Relaxed) == address
+    /// Whether the peer announces its sleep in the parking table at this address.
+    pub fn uses_parking(&self, address: u64) -> bool {
+        self.memory.uses_parking(address)
     }
 
     /// Where the lane lies, if there is one.
     pub fn place(&self) -> Option<Place> {
         Some(Place {
-            chunk: self.chunk()?,
+            chunk: self.memory.chunk()?,
             lane: self.lane.load(Ordering::Relaxed),
             side: self.side(),
         })
     }
 
     fn side(&self) -> u32 {
-        u32::from(self.flag(FLAG_SIDE1))
+        u32::from(self.flag(Flags::SIDE1))
     }
 
     /// The direction that this end writes, if there is a lane.
     pub fn outgoing(&self) -> Option<Direction> {
         Some(
-            self.chunk()?
+            self.memory
+                .chunk()?
                 .direction(self.lane.load(Ordering::Relaxed), self.side()),
         )
     }
@@ -104,23 +89,20 @@ impl End {
     /// The direction that this end reads, if there is a lane.
     pub fn incoming(&self) -> Option<Direction> {
         Some(
-            self.chunk()?
+            self.memory
+                .chunk()?
                 .direction(self.lane.load(Ordering::Relaxed), 1 - self.side()),
         )
     }
 
     /// Where the peer announces the sleep of its epoll instances.
-    pub(crate) fn peer_board(&self) -> Option<Board> {
-        // SAFETY: `attach` stored the address of a board that stays mapped.
-        NonNull::new(self.peer_board.load(Ordering::Relaxed) as *mut u8)
-            .map(|base| unsafe { Board::from_raw(base) })
+    pub(crate) fn peer_parking(&self) -> Option<ParkingTable> {
+        self.memory.peer_parking()
     }
 
     /// Where this process announces the sleep of epoll instances that watch this connection.
-    pub fn own_board(&self) -> Option<Board> {
-        // SAFETY: `attach` stored the address of a board that stays mapped.
-        NonNull::new(self.own_board.load(Ordering::Relaxed) as *mut u8)
-            .map(|base| unsafe { Board::from_raw(base) })
+    pub fn own_parking(&self) -> Option<ParkingTable> {
+        self.memory.own_parking()
     }
 
     /// Gives the connection its lane. False if it cannot take one (any more): closed, pinned,
@@ -133,7 +115,7 @@ impl End {
             return false;
         };
         if self.place().is_some_and(|place| place.is_of(a)) {
-            // Told twice. The peer may rely on this end's adoption already.
+            // sluiced has told it twice. The peer may rely on this end's enabling already.
             return true;
         }
         let replaces = match self.state() {
@@ -141,12 +123,12 @@ impl End {
             State::Attached => self.is_lane_untouched(&tx, &rx),
             _ => false,
         };
-        if !replaces || self.flag(FLAG_PIN_RX | FLAG_PIN_TX) {
+        if !replaces || self.flag(Flags::PINNED) {
             return false;
         }
         self.take_lane(&mut tx, &mut rx, a);
         self.reason.store(Reason::None as u32, Ordering::Relaxed);
-        self.state.store(State::Attached as u32, Ordering::Release);
+        self.life.attach();
         true
     }
 
@@ -156,26 +138,17 @@ impl End {
         tx.full_since_ns = 0;
         tx.tcp_base = u64::MAX;
         rx.stream.restart();
-        let geometry = a.chunk.geometry();
-        self.lanes.store(geometry.lanes(), Ordering::Relaxed);
-        self.ring_bytes
-            .store(geometry.ring_bytes(), Ordering::Relaxed);
+        self.memory.prepare(&a.chunk, a.peer_parking, a.own_parking);
         self.lane.store(a.lane, Ordering::Relaxed);
-        self.peer_board
-            .store(a.peer_board.map_or(0, |b| b.address()), Ordering::Relaxed);
-        self.own_board
-            .store(a.own_board.address(), Ordering::Relaxed);
-        self.flags.fetch_and(
-            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE | FLAG_DIRECT | FLAG_PATIENT),
-            Ordering::Relaxed,
-        );
-        let side = if a.side & 1 == 1 { FLAG_SIDE1 } else { 0 };
-        let remote = if a.remote { FLAG_REMOTE } else { 0 };
-        let direct = if a.direct { FLAG_DIRECT } else { 0 };
-        let patient = if a.patient { FLAG_PATIENT } else { 0 };
         self.flags
-            .fetch_or(side | remote | direct | patient, Ordering::Relaxed);
-        self.chunk.store(a.chunk.address(), Ordering::Release);
+            .clear(Flags::SIDE1 | Flags::ENABLED | Flags::REMOTE | Flags::DIRECT | Flags::PATIENT);
+        self.flags.set(
+            Flags::SIDE1.only_if(a.side & 1 == 1)
+                | Flags::REMOTE.only_if(a.remote)
+                | Flags::DIRECT.only_if(a.direct)
+                | Flags::PATIENT.only_if(a.patient),
+        );
+        self.memory.publish(&a.chunk);
         a.chunk
             .direction(a.lane, 1 - (a.side & 1))
             .watch_all(a.watchers);
@@ -191,9 +164,9 @@ impl End {
 
     /// Starts to read by the lane's rules, if no thread is inside the kernel reading this
     /// socket. The kernel tells how many bytes of the stream were read from it so far.
-    pub(crate) fn try_adopt(&self, fd: i32, rx: &mut Rx) {
-        if self.is_adopted()
-            || self.flag(FLAG_PIN_RX | FLAG_PEER_DONE | FLAG_PATIENT)
+    pub(crate) fn try_enable(&self, fd: i32, rx: &mut Rx) {
+        if self.is_enabled()
+            || self.flag(Flags::PIN_RX | Flags::PEER_DONE | Flags::PATIENT)
             || self.rx.in_kernel.load(Ordering::SeqCst) != 0
         {
             return;
@@ -208,9 +181,8 @@ impl End {
             } else {
                 0
             };
-            rx.stream.adopt(read, unread.into());
-            self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
-            into.adopt();
+            self.flags.set(Flags::ENABLED);
+            rx.stream.enable(&into, read, unread.into());
         }
     }
 
@@ -221,13 +193,13 @@ impl End {
     /// The announcement of [`End::pin`] is never taken back, so every write that begins behind it
     /// goes to TCP. One that began before is in flight or can be seen.
     pub(crate) fn leave_rules_if_pinned(&self, rx: &mut Rx) {
-        if self.flag(FLAG_PIN_RX)
+        if self.flag(Flags::PIN_RX)
             && !self.is_broken()
-            && let Some(into) = self.incoming().filter(|_| self.is_adopted())
+            && let Some(into) = self.incoming().filter(|_| self.is_enabled())
             && !self.is_write_in_flight(&into)
             && matches!(rx.stream.consumer().available(&into), Ok(0))
         {
-            self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+            self.flags.clear(Flags::ENABLED);
         }
     }
 
@@ -236,18 +208,18 @@ impl End {
     /// already stay readable by this process.
     pub fn pin(&self, generation: u32, reason: Reason) {
         if let Locked::Held(mut tx) = self.lock_tx(generation) {
-            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.flags.set(Flags::PIN_TX);
             self.leave_ring(&mut tx);
         }
         if let Locked::Held(mut rx) = self.lock_rx(generation) {
             // Its announcement stays, beside this one.
             rx.stream.keep_promise();
-            let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
-            if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED
+            let flags = self.flags.set(Flags::PIN_RX);
+            if flags.has(Flags::ENABLED, Flags::PIN_RX)
                 && let Some(into) = self.incoming()
             {
                 // A sleeper that never wakes: the peer's sender stays on TCP.
-                into.announce_sleep();
+                rx.stream.retire(&into);
             }
             self.set_reason(reason);
         }
@@ -301,14 +273,13 @@ impl End {
             return;
         };
         rx.stream.keep_promise();
-        self.flags
-            .fetch_or(FLAG_PIN_TX | FLAG_PIN_RX, Ordering::Relaxed);
+        self.flags.set(Flags::PINNED);
         self.leave_ring(&mut tx);
         if let Some(into) = self.incoming() {
-            into.close();
+            rx.stream.close(&into);
         }
-        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
-        self.chunk.store(0, Ordering::Relaxed);
+        self.flags.clear(Flags::ENABLED);
+        self.memory.clear();
         // An error of the former connection.
         let _ = self.take_postponed();
         self.set_reason(reason);
@@ -317,7 +288,7 @@ impl End {
     /// Keeps only what this end sends on TCP (it is about to end its half).
     pub fn pin_tx(&self, generation: u32) {
         if let Locked::Held(mut tx) = self.lock_tx(generation) {
-            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.flags.set(Flags::PIN_TX);
             self.leave_ring(&mut tx);
         }
     }
@@ -329,14 +300,13 @@ impl End {
         };
         if switched {
             tx.full_since_ns = 0;
-            self.switches.fetch_add(1, Ordering::Relaxed);
+            self.events.switched();
         }
     }
 
     /// The peer broke the rules of shared memory: the ring is never touched again.
     pub(crate) fn break_lane(&self, _: Broken) -> Errno {
-        self.flags
-            .fetch_or(FLAG_PIN_RX | FLAG_PIN_TX | FLAG_BROKEN, Ordering::Relaxed);
+        self.flags.set(Flags::PINNED | Flags::BROKEN);
         self.set_reason(Reason::Broken);
         Errno(libc::ECONNRESET)
     }

@@ -4,9 +4,9 @@
 //! does not know: it ends the stream in order. So this end looks, where the stream ends or bytes go by TCP behind a ring
 //! that nobody empties, whether a process still has the peer's socket, and says what TCP would have said.
 
-use super::{End, FLAG_LOST_TOLD, Tx};
+use super::flags::Flags;
+use super::{End, Tx};
 use crate::kernel::kernel_events;
-use core::sync::atomic::Ordering;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 use sluice_sys::sock_diag::{Diag, Ends};
@@ -17,7 +17,7 @@ impl End {
     ///
     /// Not between hosts, nor between network namespaces, where nothing is known of the peer's socket.
     pub(crate) fn take_loss(&self, tx: &mut Tx, fd: i32) -> Option<Errno> {
-        if self.is_remote() || self.is_direct() || self.flag(FLAG_LOST_TOLD) {
+        if self.is_remote() || self.is_direct() || self.flag(Flags::LOST_TOLD) {
             return None;
         }
         // An orderly close has reset the connection, if bytes were unread then.
@@ -30,7 +30,7 @@ impl End {
         if !is_lost {
             return None;
         }
-        self.flags.fetch_or(FLAG_LOST_TOLD, Ordering::Relaxed);
+        self.flags.set(Flags::LOST_TOLD);
         self.set_peer_done();
         // SAFETY: shutdown takes numbers.
         unsafe { raw::syscall2(libc::SYS_shutdown, fd as usize, libc::SHUT_RDWR as usize) };

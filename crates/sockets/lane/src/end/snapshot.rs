@@ -1,11 +1,12 @@
 //! What other processes and people read in a record.
 
-use super::{
-    END_BYTES, End, FLAG_DIRECT, FLAG_PATIENT, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE, State, Tx,
-};
+use super::addresses::Addresses;
+use super::flags::Flags;
+use super::owner::Owner;
+use super::{END_BYTES, End, State, Tx};
 use crate::reason::Reason;
 use crate::totals::{OneEnd, Totals};
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 use sluice_shmem::handover::Sender;
 
 /// What a record says about its connection, for people. Unlike [`End`] it can be made from
@@ -69,44 +70,37 @@ impl EndSnapshot {
                 .and_then(|b| b.try_into().ok())
                 .map(u64::from_ne_bytes)
         };
-        let address_at = |at: usize| {
-            let ip: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
-            let port: [u8; 2] = bytes.get(at + 16..at + 18)?.try_into().ok()?;
-            let ip = Ipv6Addr::from(ip);
-            let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
-            Some(SocketAddr::new(ip, u16::from_ne_bytes(port)))
-        };
-        let state = match u32_at(offset_of!(End, state))? {
+        let address_at = |at: usize| Addresses::read(bytes, at);
+        let state = match u32_at(offset_of!(End, life.state))? {
             1 => State::Tracked,
             2 => State::Announced,
             3 => State::Attached,
             _ => return None,
         };
         let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, stream) + Sender::IS_ON_RING_OFFSET;
-        let flags = u32_at(offset_of!(End, flags))?;
-        let generation = u32_at(offset_of!(End, generation))?;
+        let flags = Flags::of(u32_at(offset_of!(End, flags))?);
+        let generation = u32_at(offset_of!(End, life.generation))?;
         let owner = u64_at(offset_of!(End, owner))?;
-        let is_owner_of_now = (owner >> 32) as u32 == generation;
         Some(Self {
             generation,
             state,
             reason: Reason::from_code(u32_at(offset_of!(End, reason))? as u16)?,
-            local: address_at(offset_of!(End, local))?,
-            peer: address_at(offset_of!(End, peer))?,
+            local: address_at(offset_of!(End, addresses.local))?,
+            peer: address_at(offset_of!(End, addresses.peer))?,
             sends_by_ring: *bytes.get(ring_at)? != 0,
-            is_remote: flags & FLAG_REMOTE != 0,
-            is_direct: flags & FLAG_DIRECT != 0,
-            is_patient: flags & FLAG_PATIENT != 0,
-            is_pinned: flags & (FLAG_PIN_RX | FLAG_PIN_TX) != 0,
-            owner: if is_owner_of_now { owner as u32 } else { 0 },
-            ring_rx_bytes: u64_at(offset_of!(End, ring_rx))?,
-            ring_tx_bytes: u64_at(offset_of!(End, ring_tx))?,
-            tcp_rx_bytes: u64_at(offset_of!(End, tcp_rx))?,
-            tcp_tx_bytes: u64_at(offset_of!(End, tcp_tx))?,
-            switches: u32_at(offset_of!(End, switches))?,
-            sleeps: u32_at(offset_of!(End, sleeps))?,
-            spins: u32_at(offset_of!(End, spins))?,
-            ring_bytes: u32_at(offset_of!(End, ring_bytes))?,
+            is_remote: flags.has_any(Flags::REMOTE),
+            is_direct: flags.has_any(Flags::DIRECT),
+            is_patient: flags.has_any(Flags::PATIENT),
+            is_pinned: flags.has_any(Flags::PINNED),
+            owner: Owner::of_word(owner, generation),
+            ring_rx_bytes: u64_at(offset_of!(End, bytes.ring_rx))?,
+            ring_tx_bytes: u64_at(offset_of!(End, bytes.ring_tx))?,
+            tcp_rx_bytes: u64_at(offset_of!(End, bytes.tcp_rx))?,
+            tcp_tx_bytes: u64_at(offset_of!(End, bytes.tcp_tx))?,
+            switches: u32_at(offset_of!(End, events.switches))?,
+            sleeps: u32_at(offset_of!(End, events.sleeps))?,
+            spins: u32_at(offset_of!(End, events.spins))?,
+            ring_bytes: u32_at(offset_of!(End, memory.ring_bytes))?,
         })
     }
 

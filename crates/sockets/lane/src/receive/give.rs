@@ -38,7 +38,7 @@ pub enum Given {
 }
 
 /// Gives at most `max` bytes of the stream that must not be left to the kernel alone: those in the
-/// ring, and those by TCP that come before. For an end whose receiving half is pinned. Does not wait.
+/// ring, and those by TCP that come before. It is for an end whose receiving half is pinned, and does not wait.
 pub fn give(
     end: &End,
     generation: u32,
@@ -50,16 +50,16 @@ pub fn give(
         return Ok(Given::Kernel);
     };
     end.leave_rules_if_pinned(&mut rx);
-    let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+    let Some(into) = end.incoming().filter(|_| end.is_enabled()) else {
         return Ok(Given::Kernel);
     };
     if end.is_broken() {
         return Err(Errno(libc::ECONNRESET));
     }
     end.recount(fd, &mut rx);
-    let _turn = match end.turn(fd, &mut rx, &into) {
+    let _lock = match end.lock_note(fd, &mut rx, &into) {
         Err(Errno::AGAIN) => return Ok(Given::InFlight),
-        turn => turn?,
+        lock => lock?,
     };
     if rx.stream.is_uncounted() {
         return Ok(Given::InFlight);
@@ -75,7 +75,7 @@ pub fn give(
         let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
         let read = || taker.take_from_kernel(limit);
         let bytes = rx.stream.count_read(&into, read)?;
-        count_bytes(&end.tcp_rx, bytes);
+        count_bytes(&end.bytes.tcp_rx, bytes);
         return Ok(Given::Bytes(bytes));
     }
     let Next::Ring(available) = next else {
@@ -107,7 +107,7 @@ pub fn give(
     }
     if given > 0 {
         end.note_taken(fd, &mut rx, &into);
-        count_bytes(&end.ring_rx, given);
+        count_bytes(&end.bytes.ring_rx, given);
         note_by_ring();
     }
     Ok(Given::Bytes(given))

@@ -14,8 +14,8 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
 impl<'a> Reader<'a, '_> {
-    /// Looks at the bytes before the mark, then at those in the ring, then at those behind it,
-    /// as far as they have come. For a stream whose next bytes are not a free read's.
+    /// Looks at the bytes before the switch offset, then at those in the ring, then at those behind it,
+    /// as far as they have come. For a stream whose next bytes are not an unbounded read's.
     pub(super) fn peek(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, owed: u64) -> Step {
         let has_ended = self.wants_all() && self.has_ended();
         let mut seen = 0;
@@ -71,7 +71,12 @@ impl<'a> Reader<'a, '_> {
         if mode == Mode::Ring || seen > count || available == 0 || seen == self.total {
             return Ok(seen);
         }
-        Ok(seen + self.peek_kernel(seen, usize::MAX).unwrap_or(0))
+        Ok(seen
+            + self.peek_kernel(seen, usize::MAX).unwrap_or_else(|errno| {
+                // The kernel tells it once, to a look as well.
+                self.end.keep_error(errno);
+                0
+            }))
     }
 
     fn peek_kernel(&mut self, skip: usize, limit: usize) -> Result<usize, Errno> {

@@ -5,15 +5,7 @@ use crate::full::full_budget_ns;
 use crate::spin::pass;
 use crate::wait::{Naps, SocketTimeout};
 use sluice_sys::errno::Errno;
-
-/// A writer waits this long for room while the reader takes something, and then sleeps in the
-/// kernel.
-const PATIENCE_NS_MAX: u64 = 50_000_000;
-/// A writer that has waited this long for room sleeps between looks, where signals and
-/// cancellation reach it, and minds the socket's timeout.
-const POLLING_NS_MAX: u64 = 1_000_000;
-/// Length of such a sleep: so short that the reader does not empty the ring meanwhile.
-const NAP_NS: u64 = 50_000;
+use sluice_waiting::limits::LIMITS;
 
 /// The waits of one call.
 pub(super) struct Patience {
@@ -52,7 +44,7 @@ impl Patience {
     /// the socket that is when its time is over: the kernel, which may have room at once,
     /// starts the time anew.
     pub fn is_over(&self) -> bool {
-        self.timed_out || self.waited_ns() >= PATIENCE_NS_MAX
+        self.timed_out || self.waited_ns() >= LIMITS.patience_ns
     }
 
     /// Whether others have been waited for long enough.
@@ -70,13 +62,14 @@ impl Patience {
     pub fn pass(&mut self, has_bytes: bool) -> Result<(), Errno> {
         let waited_ns = self.look();
         let total_ns = self.before_ns + waited_ns;
-        if waited_ns < POLLING_NS_MAX && total_ns < PATIENCE_NS_MAX {
-            self.timed_out |= total_ns >= POLLING_NS_MAX && total_ns >= self.naps.limit_ns();
+        if waited_ns < LIMITS.patience_polling_ns && total_ns < LIMITS.patience_ns {
+            self.timed_out |=
+                total_ns >= LIMITS.patience_polling_ns && total_ns >= self.naps.limit_ns();
             pass(self.rounds);
             return Ok(());
         }
         self.timed_out |= total_ns >= self.naps.limit_ns();
-        match self.naps.nap_for(NAP_NS, has_bytes) {
+        match self.naps.nap_for(LIMITS.patience_nap_ns, has_bytes) {
             Err(Errno::AGAIN) => {
                 self.timed_out = true;
                 Ok(())

@@ -20,9 +20,9 @@ impl Asked {
     /// edge-triggered.
     pub fn now(end: &End) -> Self {
         Self {
-            reads: end.free_reads.load(Ordering::Acquire),
-            writes: end.tcp_writes.load(Ordering::Relaxed),
-            written: end.tcp_tx.load(Ordering::Relaxed),
+            reads: end.kernel_calls.reads(),
+            writes: end.kernel_calls.writes(),
+            written: end.bytes.tcp_tx.load(Ordering::Relaxed),
         }
     }
 
@@ -31,14 +31,13 @@ impl Asked {
     /// registered edge-triggered. Urgent data and the end of the stream stop a read as well;
     /// whoever has been told of one must not ask this.
     pub fn is_drained(self, end: &End) -> bool {
-        let draining = end.draining_read.load(Ordering::Acquire);
-        draining.wrapping_sub(self.reads).cast_signed() > 0
+        end.kernel_calls.is_drained_since(self.reads)
     }
 
     /// Whether a socket that had room still has some: next to nothing was written since.
     pub fn has_room_still(self, end: &End) -> bool {
-        let writes = end.tcp_writes.load(Ordering::Relaxed);
-        let written = end.tcp_tx.load(Ordering::Relaxed);
+        let writes = end.kernel_calls.writes();
+        let written = end.bytes.tcp_tx.load(Ordering::Relaxed);
         writes.wrapping_sub(self.writes) <= 1
             && written.wrapping_sub(self.written) <= SMALL_WRITE_BYTES
     }

@@ -7,9 +7,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 use sluice_sys::unix::get_option;
+use sluice_waiting::limits::LIMITS;
 
-/// Length of one slice. A signal or a cancellation is noticed at most this much late.
-const SLICE_NS: u64 = 1_000_000;
 /// `FUTEX2_SIZE_U32 | FUTEX2_PRIVATE` of `include/uapi/linux/futex.h`.
 const FUTEX_FLAGS: u32 = 0x02 | 0x80;
 
@@ -38,7 +37,7 @@ pub(crate) struct Naps {
 }
 
 impl Naps {
-    /// None yet. The socket is asked for its timeout when that is needed.
+    /// There was no nap yet. The socket is asked for its timeout when that is needed.
     pub fn new(fd: i32, timeout: SocketTimeout) -> Self {
         Self {
             fd,
@@ -55,7 +54,7 @@ impl Naps {
     /// `SA_RESTART`, and any if the socket has a timeout or the call `has_bytes` to return. May
     /// not return at all: the thread can be cancelled here, so the caller holds no lock.
     pub fn nap(&mut self, has_bytes: bool) -> Result<(), Errno> {
-        self.nap_for(SLICE_NS, has_bytes)
+        self.nap_for(LIMITS.slice_ns, has_bytes)
     }
 
     /// The same for `ns` nanoseconds.

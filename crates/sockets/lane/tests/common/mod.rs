@@ -12,10 +12,10 @@ pub mod raw_lane;
 use sluice_lane::end::{Assignment, End, EndSnapshot, Role};
 use sluice_lane::table::{EndTable, table_bytes};
 use sluice_lane::{Piece, receive, send, wait};
-use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
+use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::errno::Errno;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
@@ -49,9 +49,9 @@ pub fn new_table() -> EndTable {
     table
 }
 
-fn new_board() -> Board {
+fn new_parking() -> ParkingTable {
     // SAFETY: the memory is page aligned and never unmapped.
-    unsafe { Board::from_raw(shared_memory(BOARD_BYTES.next_multiple_of(4096))) }
+    unsafe { ParkingTable::from_raw(shared_memory(PARKING_BYTES.next_multiple_of(4096))) }
 }
 
 /// One end, as the program that holds it sees it. Copies name the same end.
@@ -62,8 +62,8 @@ pub struct Side {
     pub generation: u32,
     /// Which side of the lane it is.
     pub number: u32,
-    pub board: Board,
-    peer_board: Board,
+    pub parking: ParkingTable,
+    peer_parking: ParkingTable,
     chunk: Chunk,
 }
 
@@ -114,6 +114,9 @@ impl How {
 
 /// The kernel's part of a read: the piece, and its place in the buffer.
 pub type KernelPart<'a> = &'a mut dyn FnMut(Piece, &mut [u8]) -> Result<usize, Errno>;
+
+/// The kernel's part of a write: the piece, and all bytes.
+pub type KernelSend<'a> = &'a mut dyn FnMut(Piece, &[u8]) -> Result<usize, Errno>;
 
 /// The number of a failed call, as the kernel's functions return it.
 pub fn from_c(value: isize) -> Result<usize, Errno> {
@@ -189,13 +192,25 @@ impl Side {
     /// `send` through the lane.
     pub fn send(&self, bytes: &[u8], dontwait: bool) -> Result<usize, Errno> {
         let flags = if dontwait { libc::MSG_DONTWAIT } else { 0 };
+        let fd = self.fd;
+        self.send_with(bytes, dontwait, &mut |piece, bytes| {
+            kernel_send(fd, &bytes[piece.skip..piece.skip + piece.limit], flags)
+        })
+    }
+
+    /// `send` through the lane, with `kernel` for the kernel's part, which is given all the bytes.
+    pub fn send_with(
+        &self,
+        bytes: &[u8],
+        dontwait: bool,
+        kernel: KernelSend,
+    ) -> Result<usize, Errno> {
         let request = send::Request {
             parts: &part(bytes.as_ptr().cast_mut(), bytes.len()),
             dontwait,
         };
         send::send(self.end, self.generation, self.fd, &request, &mut |piece| {
-            let rest = &bytes[piece.skip..piece.skip + piece.limit];
-            kernel_send(self.fd, rest, flags)
+            kernel(piece, bytes)
         })
     }
 
@@ -235,8 +250,8 @@ impl Side {
                 chunk: self.chunk,
                 lane,
                 side: self.number,
-                peer_board: Some(self.peer_board),
-                own_board: self.board,
+                peer_parking: Some(self.peer_parking),
+                own_parking: self.parking,
                 watchers: 0,
                 remote,
                 direct: false,
@@ -245,7 +260,7 @@ impl Side {
         )
     }
 
-    /// Adopts the lane if it can be adopted now, as poll does.
+    /// Enables the lane if it can be enabled now, as poll does.
     pub fn look(&self) -> Option<wait::Ready> {
         wait::ready(self.end, self.generation, self.fd)
     }
@@ -342,7 +357,7 @@ impl Pair {
         // SAFETY: zeroed memory of that size, page aligned, never unmapped.
         let chunk =
             unsafe { Chunk::from_raw(shared_memory(geometry.chunk_bytes() as usize), geometry) };
-        let (boards, fds) = ([new_board(), new_board()], sockets());
+        let (parking_tables, fds) = ([new_parking(), new_parking()], sockets());
         let side = |number: u32, fd: i32, role| {
             let table = Box::leak(Box::new(new_table()));
             let (index, generation) = table.take(false).expect("a free record");
@@ -354,8 +369,8 @@ impl Pair {
                 end,
                 generation,
                 number,
-                board: boards[number as usize],
-                peer_board: boards[1 - number as usize],
+                parking: parking_tables[number as usize],
+                peer_parking: parking_tables[1 - number as usize],
                 chunk,
             }
         };
@@ -371,11 +386,11 @@ impl Pair {
     }
 
     /// A connection whose ends have the lane and read by its rules.
-    pub fn adopted(ring_bytes: u32) -> Self {
+    pub fn enabled(ring_bytes: u32) -> Self {
         let pair = Self::announced(ring_bytes);
         for side in [pair.a, pair.b] {
             assert!(side.attach());
-            assert!(side.look().is_some(), "nothing keeps the end from adopting");
+            assert!(side.look().is_some(), "nothing keeps the end from enabling");
         }
         pair
     }

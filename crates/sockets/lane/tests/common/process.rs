@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// What a test that hangs is given before it fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs `body` in a thread and fails if it has not ended after [`PATIENCE`].
 pub fn bounded<T: Send + 'static>(what: &str, body: impl FnOnce() -> T + Send + 'static) -> T {

@@ -40,7 +40,7 @@ pub struct Machine {
 impl Machine {
     pub fn new(is_attached: bool) -> Self {
         let pair = if is_attached {
-            Pair::adopted(SMALL_RING)
+            Pair::enabled(SMALL_RING)
         } else {
             Pair::announced(SMALL_RING)
         };

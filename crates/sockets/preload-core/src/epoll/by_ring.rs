@@ -1,10 +1,11 @@
 //! Instances that the program, or the kernel for it, uses through an io_uring.
 #![allow(unsafe_code)]
 
-use super::instance::{close_descriptor, ctl, instance};
+use super::instance::{close_descriptor, instance};
 use super::item::Item;
+use super::registrations::ctl;
 use super::state::{State, untag};
-use crate::descriptors;
+use crate::export;
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
@@ -32,7 +33,7 @@ pub unsafe fn ctl_by_ring(
 ) -> ByRing {
     match fds::get(fd) {
         Entry::Socket | Entry::Conn { .. } | Entry::Epoll { .. } => {}
-        // None of our business, be it registered or not.
+        // It is none of our business, be it registered or not.
         _ => return ByRing::Kernel,
     }
     let before = errno();
@@ -59,7 +60,7 @@ fn forget_removed(index: u32, epfd: c_int, fd: c_int) {
         && state.item(number).is_some_and(|item| item.is_removed)
     {
         untag(epfd, fd);
-        state.forget(this, number);
+        state.forget(&this.unlocked, number);
     }
 }
 
@@ -69,7 +70,7 @@ fn forget_removed(index: u32, epfd: c_int, fd: c_int) {
 /// False, and nothing has changed, if only this process can tell when it is readable: bytes are in
 /// the ring that the sender did not take back.
 pub fn leave_registration(index: u32, epfd: c_int, fd: c_int) -> bool {
-    if !descriptors::leave_to_kernel(fd, Reason::IoUring) {
+    if !export::leave_to_kernel(fd, Reason::IoUring) {
         return false;
     }
     let this = instance(index);
@@ -77,7 +78,7 @@ pub fn leave_registration(index: u32, epfd: c_int, fd: c_int) -> bool {
         && let Some(number) = state.number(fd)
     {
         give_back(&mut state, epfd, number);
-        state.forget(this, number);
+        state.forget(&this.unlocked, number);
     }
     true
 }
@@ -90,7 +91,7 @@ pub fn leave_instance(index: u32) {
         return;
     };
     for (_, fd) in sockets {
-        descriptors::leave_to_kernel(fd, Reason::IoUring);
+        export::leave_to_kernel(fd, Reason::IoUring);
     }
     if let Some(mut state) = this.lock() {
         for (number, _) in state.sockets() {

@@ -4,13 +4,13 @@ use crate::conn::{self, Conn};
 use sluice_lane::clock::now_ns;
 use sluice_lane::kernel::kernel_events;
 use sluice_lane::wait::{self, Asked};
-use sluice_shmem::board::Board;
+use sluice_shmem::parking::ParkingTable;
 
-pub(super) const IN: u32 = libc::EPOLLIN as u32;
+pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-pub(super) const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+pub(crate) const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -20,6 +20,8 @@ const ALWAYS: u32 = ERR | libc::EPOLLHUP as u32;
 
 /// What a connection on a lane is registered for in the kernel.
 pub const KERNEL_INTEREST: u32 = IN | OUT | PRI | RDHUP | EDGE;
+/// The same for poll(2).
+const ASKED: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
 
 /// What the descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,8 +67,8 @@ pub struct Item {
     pub is_removed: bool,
     /// In the instance's queue.
     pub is_queued: bool,
-    /// Among those whose ring is offered.
-    pub is_offered: bool,
+    /// Among those whose ring is granted.
+    pub is_granted: bool,
     /// One-shot, and shot.
     is_spent: bool,
     /// Something happened since the last report, for edge-triggered registrations.
@@ -99,12 +101,12 @@ pub struct Look {
     pub keep: bool,
     /// Nobody may sleep now: a sender is about to publish, or a writer waits for room.
     pub hot: bool,
-    /// Nobody may sleep while sluiced offers the ring.
-    pub offered: bool,
-    /// When what is reported was written, 0 for unknown. Without a report: of what was left for later.
+    /// Nobody may sleep while sluiced grants the ring.
+    pub granted: bool,
+    /// When what is reported was written, 0 for unknown. Without a report it is of what was left for later.
     pub written_ns: u64,
     /// Where who wrote it to a ring says what it wrote without one.
-    pub board: Option<Board>,
+    pub parking: Option<ParkingTable>,
 }
 
 /// What is known of an instance, or one of its items, without reporting it.
@@ -131,7 +133,7 @@ impl Item {
             armed: None,
             is_removed: false,
             is_queued: false,
-            is_offered: false,
+            is_granted: false,
             is_spent: false,
             has_news: true,
             reported_to: 0,
@@ -180,6 +182,17 @@ impl Item {
         self.has_news = true;
     }
 
+    /// Whether the kernel has told of something that no call has reported, and will not tell again.
+    pub fn is_left_behind(&self) -> bool {
+        let is_edge = self.events & EDGE != 0;
+        is_edge && self.has_news && self.is_tagged && !self.is_spent && !self.is_removed
+    }
+
+    /// Whether a registration under our tag that is made anew is reported at once.
+    pub fn is_ready_to_kernel(&self) -> bool {
+        kernel_events(self.fd, ASKED) & ASKED != 0
+    }
+
     /// A write found no room.
     pub fn note_write_blocked(&mut self) {
         self.is_write_blocked = true;
@@ -208,10 +221,9 @@ impl Item {
     }
 
     fn ask_kernel(&mut self, conn: Option<Conn>) {
-        let asked = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
         self.asked = conn.map(|conn| Asked::now(conn.end));
         // The poll and epoll bits of these events are the same numbers.
-        self.kernel = u32::from(kernel_events(self.fd, asked) as u16);
+        self.kernel = u32::from(kernel_events(self.fd, ASKED) as u16);
     }
 
     /// Whether the bytes that the kernel has reported are read.
@@ -314,7 +326,7 @@ impl Item {
             let assured = conn.is_none_or(|conn| wait::assure(conn.end, conn.generation));
             lane.kernel_waits = !assured;
             lane.in_flight |= !assured;
-            lane.offered |= !assured;
+            lane.granted |= !assured;
         }
         if lane.kernel_waits {
             self.kernel &= !(IN | RDNORM);
@@ -335,17 +347,17 @@ impl Item {
             && lane.writable == Some(false)
             && (!is_edge || self.is_write_blocked);
         let comes = self.events & IN != 0 && lane.in_flight;
-        let offered = comes && lane.offered;
-        let hot = comes && !offered || waits_for_room;
+        let granted = comes && lane.granted;
+        let hot = comes && !granted || waits_for_room;
         if is_edge {
             self.has_news |= lane.readable_to > self.reported_to;
             let room = self.is_write_blocked && found & OUT != 0;
             if found == 0 || !(self.has_news || room) {
-                self.has_news &= hot || offered;
+                self.has_news &= hot || granted;
                 return Look {
                     keep: hot,
                     hot,
-                    offered,
+                    granted,
                     ..Look::default()
                 };
             }
@@ -362,9 +374,9 @@ impl Item {
             events: found,
             keep: hot || (!is_edge && found != 0 && !self.is_spent),
             hot,
-            offered,
+            granted,
             written_ns: if found & IN != 0 { lane.written_ns } else { 0 },
-            board: lane.peer_board,
+            parking: lane.peer_parking,
         }
     }
 
@@ -378,10 +390,10 @@ impl Item {
             && !self.is_write_blocked
     }
 
-    /// Whether sluiced offers the ring still, and the program waits for what may come.
-    pub fn is_offer_standing(&self) -> bool {
+    /// Whether sluiced grants the ring still, and the program waits for what may come.
+    pub fn is_grant_standing(&self) -> bool {
         let waits = self.events & IN != 0 && !self.is_spent && !self.is_removed;
-        waits && conn::get(self.fd).is_some_and(|conn| conn.end.is_offered())
+        waits && conn::get(self.fd).is_some_and(|conn| conn.end.is_granted())
     }
 
     /// What a look would find, in an instance that is waited for from outside.
@@ -451,6 +463,24 @@ mod tests {
         ] {
             assert_eq!(armed.has(arming), is_its, "{arming}");
         }
+    }
+
+    /// A call reports a registration once. What the kernel tells it then is left for the next call.
+    #[test]
+    fn news_that_came_behind_a_report_are_left_behind() {
+        let mut item = Item::new(-1, IN | EDGE, 0, Kind::Socket);
+        item.is_tagged = true;
+        item.has_news = false;
+        assert!(!item.is_left_behind());
+        item.note_kernel(IN, 1);
+        assert!(item.is_left_behind());
+        item.is_removed = true;
+        assert!(!item.is_left_behind());
+        // Level-triggered ones are looked at in each call.
+        let mut item = Item::new(-1, IN, 0, Kind::Socket);
+        item.is_tagged = true;
+        item.note_kernel(IN, 1);
+        assert!(!item.is_left_behind());
     }
 
     #[test]

@@ -8,21 +8,24 @@
 //! (docs/decisions/0001).
 
 mod by_ring;
-mod instance;
-mod item;
-mod offered;
-mod oneshot;
-mod sleepers;
-mod state;
-mod wait;
+mod granted;
+pub(crate) mod instance;
+pub(crate) mod item;
+pub(crate) mod oneshot;
+mod registrations;
+pub(crate) mod sleepers;
+pub(crate) mod state;
+mod unlocked;
 mod writers;
 
+pub use crate::waiting::Timeout;
 pub use by_ring::{ByRing, ctl_by_ring, leave_instance, leave_registration};
 pub use instance::{
-    add_descriptor, after_fork, before_fork, close_descriptor, conn_attached, created, ctl,
-    forget_socket, is_watched, release_after_fork, settle, watched_from_outside, watchers,
-    write_blocked,
+    add_descriptor, after_fork, before_fork, close_descriptor, created, release_after_fork,
 };
 pub use item::Glance;
+pub use registrations::{
+    bypass, conn_attached, ctl, forget_socket, is_watched, watched_from_outside, watchers,
+    write_blocked,
+};
 pub use sleepers::{Sleep, enter_sleep, glance, leave_sleep};
-pub use wait::{Awake, Timeout, wait};

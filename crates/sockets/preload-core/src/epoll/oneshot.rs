@@ -9,9 +9,9 @@
 //! registration, takes it over for the lane, or removes it and adds another under its number: each
 //! arming has a label of its own.
 
-use super::instance::Instance;
 use super::item::{ARMINGS, Armed, Kind};
 use super::state::State;
+use super::unlocked::Unlocked;
 
 /// Upper half of such data. No user-space pointer and no small integer looks like this.
 const LABEL: u64 = 0xd15c_51e8_0000_0000;
@@ -21,7 +21,7 @@ const NUMBER_BITS: u32 = 32 - ARMINGS.ilog2();
 
 /// What a report with a label is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// The program's, with this data.
     Program(u64),
     /// The registration with this number was taken over for its lane meanwhile, which reports it.
@@ -31,20 +31,20 @@ pub(super) enum Report {
 }
 
 /// The label of a kernel event's data, if it is one.
-pub(super) fn labelled(data: u64) -> Option<u32> {
+pub(crate) fn labelled(data: u64) -> Option<u32> {
     (data & LABEL_MASK == LABEL).then_some(data as u32)
 }
 
 impl State {
     /// The data to register in the place of the program's, for an `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD` of a
     /// registration with this number; `None` where it has none, and is none that can be one-shot.
-    pub fn label(&mut self, this: &Instance, number: u32, kind: Kind, events: u32) -> Option<u64> {
+    pub fn label(&mut self, this: &Unlocked, number: u32, kind: Kind, events: u32) -> Option<u64> {
         let is_oneshot = events & libc::EPOLLONESHOT as u32 != 0;
         let has_one = self.item(number).is_some_and(|item| item.armed.is_some());
         if kind != Kind::Socket || !(is_oneshot || has_one) || number >> NUMBER_BITS != 0 {
             return None;
         }
-        this.start_to_heed_rings(self);
+        self.start_to_heed_rings(this);
         self.armings = (self.armings + 1) % ARMINGS;
         Some(LABEL | u64::from(self.armings << NUMBER_BITS | number))
     }
@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Notes that the kernel has reported a registration under its label.
-    pub(super) fn take_label(&mut self, label: u32) -> Report {
+    pub(crate) fn take_label(&mut self, label: u32) -> Report {
         let (number, arming) = (label & ((1 << NUMBER_BITS) - 1), label >> NUMBER_BITS);
         let Some(item) = self.item(number) else {
             return Report::Stale;
@@ -89,7 +89,7 @@ mod tests {
 
     const ONESHOT: u32 = (libc::EPOLLIN | libc::EPOLLONESHOT) as u32;
 
-    fn arm(state: &mut State, this: &Instance, number: u32) -> u32 {
+    fn arm(state: &mut State, this: &Unlocked, number: u32) -> u32 {
         let data = state.label(this, number, Kind::Socket, ONESHOT);
         state.note_label(number, data);
         labelled(data.expect("a label")).expect("a label")
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn reports_that_are_noted_late_disable_nothing_that_was_armed_since() {
-        let this: &Instance = Box::leak(Box::new(Instance::new()));
+        let this: &Unlocked = Box::leak(Box::new(Unlocked::new()));
         let mut state = State::new();
         state.add(this, Item::new(7, ONESHOT, 77, Kind::Socket));
         let first = arm(&mut state, this, 0);
@@ -108,7 +108,7 @@ mod tests {
         );
         let second = arm(&mut state, this, 0);
         state.item(0).expect("it").modify(ONESHOT, 78);
-        // Of another thread, which was slow.
+        // This label is another thread's, which was slow.
         assert_eq!(state.take_label(first), Report::Program(78));
         assert_eq!(state.item(0).expect("it").events_left(), ONESHOT);
         assert_eq!(state.take_label(second), Report::Program(78));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn registrations_of_others_and_those_that_are_not_one_shot_keep_their_data() {
-        let this: &Instance = Box::leak(Box::new(Instance::new()));
+        let this: &Unlocked = Box::leak(Box::new(Unlocked::new()));
         let mut state = State::new();
         let label =
             |state: &mut State, number, kind, events| state.label(this, number, kind, events);

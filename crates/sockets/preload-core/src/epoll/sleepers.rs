@@ -2,7 +2,6 @@
 
 use super::instance::{Instance, instance};
 use super::item::{Glance, Kind};
-use core::sync::atomic::Ordering;
 
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
@@ -24,7 +23,7 @@ fn children(this: &Instance) -> Vec<u32> {
 /// What rings have for an instance that is itself waited for.
 pub fn glance(index: u32, depth: u32) -> Glance {
     let this = instance(index);
-    if depth > NESTING_MAX || this.item_count.load(Ordering::Acquire) == 0 {
+    if depth > NESTING_MAX || this.unlocked.item_count() == 0 {
         return Glance::Nothing;
     }
     let mut found = Glance::Nothing;
@@ -34,7 +33,7 @@ pub fn glance(index: u32, depth: u32) -> Glance {
             return Glance::Hot;
         };
         state.collect();
-        if state.check_offered() {
+        if state.check_granted() {
             found = Glance::Hot;
         }
         for at in 0..state.queue.len() {
@@ -81,7 +80,7 @@ pub fn leave_sleep(sleep: &Sleep) {
 }
 
 /// Announces the sleep on everything inside, and adds it to `entered`.
-pub(super) fn enter_children(this: &Instance, depth: u32, entered: &mut Vec<u32>) {
+pub(crate) fn enter_children(this: &Instance, depth: u32, entered: &mut Vec<u32>) {
     if depth > NESTING_MAX {
         return;
     }
@@ -95,14 +94,14 @@ pub(super) fn enter_children(this: &Instance, depth: u32, entered: &mut Vec<u32>
     }
 }
 
-pub(super) fn withdraw_all(entered: &[u32]) {
+pub(crate) fn withdraw_all(entered: &[u32]) {
     for index in entered {
         withdraw(instance(*index));
     }
 }
 
 /// Takes the announcement of one thread back.
-pub(super) fn withdraw(this: &Instance) {
+pub(crate) fn withdraw(this: &Instance) {
     let Some(mut state) = this.lock() else {
         return;
     };

@@ -2,19 +2,20 @@
 //! sleep is announced.
 #![allow(unsafe_code)]
 
-use super::instance::Instance;
+use super::granted::{CHECKED, Granted};
 use super::item::{Glance, Item, KERNEL_INTEREST, Kind};
-use super::offered::Offered;
+use super::unlocked::Unlocked;
 use super::writers::Writers;
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
 use sluice_lane::clock::now_ns;
 use sluice_lane::reason::Reason;
-use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::LANES_MAX;
+use sluice_shmem::handover::{announce_watcher, withdraw_watcher};
+use sluice_shmem::parking::ParkingTable;
 use std::collections::VecDeque;
 
 /// Upper half of the data of a registration of ours. No user-space pointer and no small
@@ -35,7 +36,7 @@ struct Watched {
     slot: u32,
     /// Lanes with an item.
     count: u32,
-    /// The peer is on another host and sees none of this host's boards: who sleeps on the instance is
+    /// The peer is on another host and sees none of this host's parking tables: who sleeps on the instance is
     /// counted in each lane itself.
     direct: bool,
     /// Item number plus one, for each lane; 0 for none.
@@ -60,16 +61,16 @@ impl Watched {
 
 /// What an instance knows.
 #[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     items: Vec<Option<Item>>,
     free: Vec<u32>,
     /// Item number plus one, by descriptor; 0 for none.
     by_fd: Vec<u32>,
     /// Items to look at.
     pub queue: VecDeque<u32>,
-    pub offered: Offered,
+    granted: Granted,
     /// Where sleep is announced.
-    slots: Vec<(Board, u32)>,
+    slots: Vec<(ParkingTable, u32)>,
     watched: Vec<Watched>,
     /// Threads in the kernel's wait, on this instance or one that it is in or was in when they
     /// went to sleep. Every slot counts exactly these.
@@ -87,7 +88,7 @@ pub(super) struct State {
     /// Numbers of such that had our tag and are gone, and when; the oldest first. While another process
     /// has the socket the kernel goes on to report them.
     retired: VecDeque<(u64, u32)>,
-    /// Of one-shot registrations, see [`super::oneshot`].
+    /// How often one-shot registrations were armed, see [`super::oneshot`].
     pub armings: u32,
 }
 
@@ -99,7 +100,7 @@ impl State {
             free: Vec::new(),
             by_fd: Vec::new(),
             queue: VecDeque::new(),
-            offered: Offered::new(),
+            granted: Granted::new(),
             slots: Vec::new(),
             watched: Vec::new(),
             asleep: 0,
@@ -110,6 +111,21 @@ impl State {
             renamed: 0,
             retired: VecDeque::new(),
             armings: 0,
+        }
+    }
+
+    /// From here on every sleep is announced, as well as those that last.
+    pub fn start_to_heed_rings(&mut self, this: &Unlocked) {
+        if this.start_to_heed_rings() {
+            self.count_plain_sleepers(this);
+        }
+    }
+
+    /// Counts threads that sleep and have told nobody.
+    #[inline]
+    pub fn count_plain_sleepers(&mut self, this: &Unlocked) {
+        for _ in 0..this.take_plain_sleepers() {
+            self.announce_sleep();
         }
     }
 
@@ -125,11 +141,11 @@ impl State {
         for number in 0..self.items.len() as u32 {
             self.unwatch(number);
         }
-        for (board, slot) in &self.slots {
+        for (parking, slot) in &self.slots {
             for _ in 0..self.asleep {
-                board.withdraw_sleep(*slot);
+                parking.withdraw_sleep(*slot);
             }
-            board.free_slot(*slot);
+            parking.free_slot(*slot);
         }
         *self = Self {
             asleep: self.asleep,
@@ -152,9 +168,9 @@ impl State {
 
     /// The item's connection goes on under the name `twin`. The kernel, and epoll_ctl, know the
     /// registration by the closed number still (epoll(7), questions and answers, 6).
-    pub fn rename(&mut self, this: &Instance, number: u32, twin: i32) {
+    pub fn rename(&mut self, this: &Unlocked, number: u32, twin: i32) {
         // What stands under our tag is ours to report, with or without a lane.
-        this.start_to_heed_rings(self);
+        self.start_to_heed_rings(this);
         let Some(item) = self.item(number) else {
             return;
         };
@@ -200,7 +216,7 @@ impl State {
     }
 
     /// A new registration.
-    pub fn add(&mut self, this: &Instance, item: Item) {
+    pub fn add(&mut self, this: &Unlocked, item: Item) {
         let fd = item.fd as usize;
         let kind = item.kind;
         let number = self.next_number();
@@ -214,7 +230,7 @@ impl State {
         }
         self.by_fd[fd] = number + 1;
         if let Kind::Instance(_) = kind {
-            this.start_to_heed_rings(self);
+            self.start_to_heed_rings(this);
             self.children.push(number);
         }
         this.set_item_count(1);
@@ -273,14 +289,14 @@ impl State {
     }
 
     /// Forgets what is registered by this number, if anything.
-    pub fn remove(&mut self, this: &Instance, fd: i32) {
+    pub fn remove(&mut self, this: &Unlocked, fd: i32) {
         if let Some(number) = self.number(fd) {
             self.forget(this, number);
         }
     }
 
     /// Forgets a registration, and gives its number to another one.
-    pub fn forget(&mut self, this: &Instance, number: u32) {
+    pub fn forget(&mut self, this: &Unlocked, number: u32) {
         self.unwatch(number);
         let Some(item) = self.items[number as usize].take() else {
             return;
@@ -294,8 +310,8 @@ impl State {
         if item.is_queued {
             self.queue.retain(|queued| *queued != number);
         }
-        if item.is_offered {
-            self.offered.forget(number);
+        if item.is_granted {
+            self.granted.forget(number);
         }
         if item.kind != Kind::Socket {
             self.children.retain(|child| *child != number);
@@ -333,36 +349,37 @@ impl State {
                 let into = watched.receiving(lane);
                 into.unwatch(watched.slot);
                 for _ in 0..if watched.direct { self.asleep } else { 0 } {
-                    into.withdraw_sleep();
+                    withdraw_watcher(&into);
                 }
             }
         }
         self.watched.retain(|watched| watched.count > 0);
     }
 
-    /// The slot that announces this instance's sleep on `board`.
-    pub fn slot(&mut self, this: &Instance, board: &Board) -> Option<u32> {
-        if let Some((_, slot)) = self.slots.iter().find(|(known, _)| known == board) {
+    /// The slot that announces this instance's sleep on `parking`.
+    pub fn slot(&mut self, this: &Unlocked, parking: &ParkingTable) -> Option<u32> {
+        if let Some((_, slot)) = self.slots.iter().find(|(known, _)| known == parking) {
             return Some(*slot);
         }
-        this.start_to_heed_rings(self);
-        let slot = board.take_slot()?;
+        self.start_to_heed_rings(this);
+        let slot = parking.take_slot()?;
         for _ in 0..self.asleep {
-            board.announce_sleep(slot);
+            parking.announce_sleep(slot);
         }
-        self.slots.push((*board, slot));
+        self.slots.push((*parking, slot));
         Some(slot)
     }
 
     /// Watches the lane of a connection that is registered here, if it has one to be used.
-    pub fn watch_attached(&mut self, this: &Instance, conn: &Conn) {
+    pub fn watch_attached(&mut self, this: &Unlocked, conn: &Conn) {
         if !conn.end.has_usable_lane() {
             return;
         }
-        let (Some(number), Some(own_board)) = (self.number(conn.fd), conn.end.own_board()) else {
+        let (Some(number), Some(own_parking)) = (self.number(conn.fd), conn.end.own_parking())
+        else {
             return;
         };
-        let (Some(slot), Some(place)) = (self.slot(this, &own_board), conn.end.place()) else {
+        let (Some(slot), Some(place)) = (self.slot(this, &own_parking), conn.end.place()) else {
             conn.pin(Reason::TooManyWatchers);
             return;
         };
@@ -408,7 +425,7 @@ impl State {
         } else {
             0
         } {
-            into.announce_sleep();
+            announce_watcher(&into);
         }
         into.watch(slot);
         if let Some(item) = self.item(number) {
@@ -456,8 +473,40 @@ impl State {
         }
     }
 
+    /// The ring of this registration's connection is granted.
+    pub fn note_granted(&mut self, number: u32) {
+        if let Some(item) = self.item(number)
+            && !core::mem::replace(&mut item.is_granted, true)
+        {
+            self.granted.add(number);
+        }
+    }
+
+    /// Queues what it finds to be granted no more. Whether anything is left.
+    pub fn check_granted(&mut self) -> bool {
+        for _ in 0..CHECKED.min(self.granted.numbers().len()) {
+            let Some(number) = self.granted.take_turn() else {
+                break;
+            };
+            match self.item(number) {
+                Some(item) if item.is_grant_standing() => {}
+                item => {
+                    if let Some(item) = item {
+                        item.is_granted = false;
+                        // A read may have found nothing although the kernel had something, perhaps
+                        // the end of the stream, whose event was reported before.
+                        item.note_news();
+                    }
+                    self.granted.drop_turn();
+                    self.enqueue(number);
+                }
+            }
+        }
+        !self.granted.numbers().is_empty()
+    }
+
     /// Puts a connection whose lane is in use under our tag.
-    pub fn adopt(&mut self, epfd: c_int, number: u32) {
+    pub fn start_tagging(&mut self, epfd: c_int, number: u32) {
         let Some(item) = self.item(number) else {
             return;
         };
@@ -481,7 +530,7 @@ impl State {
     /// Makes the kernel report the connections whose rings have, or are about to have, something.
     pub fn rouse(&mut self, epfd: c_int) {
         self.collect();
-        let queue = self.queue.iter().chain(self.offered.numbers());
+        let queue = self.queue.iter().chain(self.granted.numbers());
         let numbers: Vec<u32> = queue.copied().collect();
         for number in numbers {
             let Some(item) = self.item(number) else {
@@ -492,9 +541,27 @@ impl State {
             }
             let fd = item.fd;
             if !item.is_tagged {
-                self.adopt(epfd, number);
+                self.start_tagging(epfd, number);
             } else {
                 tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
+            }
+        }
+    }
+
+    /// A call ends. Where other threads are asleep, the kernel wakes one of them by something that the call leaves
+    /// behind of an edge-triggered registration: that one looks at all that is left.
+    pub fn pass_on(&mut self, epfd: c_int) {
+        if self.asleep == 0 {
+            return;
+        }
+        for at in 0..self.queue.len() {
+            let number = self.queue[at];
+            if let Some(item) = self.item(number)
+                && item.is_left_behind()
+                && item.is_ready_to_kernel()
+                && tag(epfd, libc::EPOLL_CTL_MOD, item.fd, number)
+            {
+                return;
             }
         }
     }
@@ -502,11 +569,11 @@ impl State {
     /// One more thread is about to enter the kernel's wait.
     pub fn announce_sleep(&mut self) {
         self.asleep += 1;
-        for (board, slot) in &self.slots {
-            board.announce_sleep(*slot);
+        for (parking, slot) in &self.slots {
+            parking.announce_sleep(*slot);
         }
         for into in self.watched.iter().flat_map(Watched::direct_lanes) {
-            into.announce_sleep();
+            announce_watcher(&into);
         }
     }
 
@@ -527,11 +594,11 @@ impl State {
             return Vec::new();
         }
         self.asleep -= 1;
-        for (board, slot) in &self.slots {
-            board.withdraw_sleep(*slot);
+        for (parking, slot) in &self.slots {
+            parking.withdraw_sleep(*slot);
         }
         for into in self.watched.iter().flat_map(Watched::direct_lanes) {
-            into.withdraw_sleep();
+            withdraw_watcher(&into);
         }
         if self.asleep == 0 {
             core::mem::take(&mut self.joined)
@@ -541,7 +608,7 @@ impl State {
     }
 
     /// In a forked child: the threads that sleep are the parent's. They stay announced on the
-    /// shared boards; a slot of ours would count them.
+    /// shared parking tables; a slot of ours would count them.
     pub fn forget_sleepers(&mut self) {
         self.asleep = 0;
         self.joined.clear();
@@ -562,7 +629,7 @@ pub(super) fn tag(epfd: c_int, op: c_int, fd: c_int, number: u32) -> bool {
 }
 
 /// The item that data of a kernel event names, if it is a tag.
-pub(super) fn tagged(data: u64) -> Option<u32> {
+pub(crate) fn tagged(data: u64) -> Option<u32> {
     (data & TAG_MASK == TAG).then_some(data as u32)
 }
 
@@ -580,8 +647,8 @@ pub(super) fn untag(epfd: c_int, fd: i32) {
 mod tests {
     use super::*;
     use core::ptr::NonNull;
-    use sluice_shmem::board::BOARD_BYTES;
     use sluice_shmem::geometry::Geometry;
+    use sluice_shmem::parking::PARKING_BYTES;
 
     fn memory(bytes: usize) -> NonNull<u8> {
         crate::memory::zeroed(bytes).expect("memory")
@@ -595,8 +662,8 @@ mod tests {
             // SAFETY: zeroed memory of that size, page aligned, never unmapped.
             unsafe { Chunk::from_raw(base, geometry) }
         };
-        // SAFETY: as above.
-        let quiet = unsafe { Board::from_raw(memory(BOARD_BYTES)) };
+        // SAFETY: zeroed memory of a parking table's size, page aligned, never unmapped.
+        let quiet = unsafe { ParkingTable::from_raw(memory(PARKING_BYTES)) };
         let (direct, local) = (chunk(), chunk());
         let mut state = State::new();
         for chunk in [direct, local] {

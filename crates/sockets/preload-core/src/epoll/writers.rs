@@ -5,13 +5,13 @@
 //! the ring saves. So each process counts what it gave to the kernel and got from it, and the kernel is asked
 //! when that count has moved.
 
-use sluice_shmem::board::Board;
+use sluice_shmem::parking::ParkingTable;
 
 /// Processes that are remembered.
 const KNOWN_MAX: usize = 16;
 
 /// What the writers' counts were when the kernel was last asked.
-pub(super) struct Writers {
+pub(crate) struct Writers {
     known: [(u64, u64); KNOWN_MAX],
     /// The next place to be taken.
     next: usize,
@@ -26,14 +26,14 @@ impl Writers {
     }
 
     /// Whether the kernel was asked since it last took something from this process or gave it something.
-    pub fn is_heard(&self, board: Board) -> bool {
-        let seen = (board.address(), board.kernel_transfers());
+    pub fn is_heard(&self, parking: ParkingTable) -> bool {
+        let seen = (parking.address(), parking.kernel_transfers());
         self.known.contains(&seen)
     }
 
     /// The kernel was asked when the process's count was `transfers`.
-    pub fn note(&mut self, board: Board, transfers: u64) {
-        let address = board.address();
+    pub fn note(&mut self, parking: ParkingTable, transfers: u64) {
+        let address = parking.address();
         let known = self.known.iter_mut().find(|known| known.0 == address);
         if let Some(known) = known {
             known.1 = transfers;
@@ -55,37 +55,37 @@ impl Default for Writers {
 mod tests {
     use super::*;
     use core::ptr::NonNull;
-    use sluice_shmem::board::BOARD_BYTES;
+    use sluice_shmem::parking::PARKING_BYTES;
 
     #[repr(align(64))]
-    struct Memory([u8; BOARD_BYTES]);
+    struct Memory([u8; PARKING_BYTES]);
 
-    fn board() -> Board {
-        let memory = Box::leak(Box::new(Memory([0; BOARD_BYTES])));
+    fn parking() -> ParkingTable {
+        let memory = Box::leak(Box::new(Memory([0; PARKING_BYTES])));
         // SAFETY: aligned memory of that size that is never freed.
-        unsafe { Board::from_raw(NonNull::from(&mut memory.0).cast()) }
+        unsafe { ParkingTable::from_raw(NonNull::from(&mut memory.0).cast()) }
     }
 
     #[test]
     fn a_writer_is_heard_until_it_uses_the_kernel_again() {
         let mut writers = Writers::new();
-        let board = board();
-        assert!(!writers.is_heard(board), "nothing is known of a stranger");
-        writers.note(board, board.kernel_transfers());
-        assert!(writers.is_heard(board));
-        board.count_kernel_transfer();
-        assert!(!writers.is_heard(board));
-        writers.note(board, board.kernel_transfers());
-        assert!(writers.is_heard(board));
+        let parking = parking();
+        assert!(!writers.is_heard(parking), "nothing is known of a stranger");
+        writers.note(parking, parking.kernel_transfers());
+        assert!(writers.is_heard(parking));
+        parking.count_kernel_transfer();
+        assert!(!writers.is_heard(parking));
+        writers.note(parking, parking.kernel_transfers());
+        assert!(writers.is_heard(parking));
     }
 
     #[test]
     fn a_writer_that_was_forgotten_is_a_stranger() {
         let mut writers = Writers::new();
-        let first = board();
+        let first = parking();
         writers.note(first, 0);
         for _ in 0..KNOWN_MAX {
-            writers.note(board(), 0);
+            writers.note(parking(), 0);
         }
         assert!(!writers.is_heard(first));
     }

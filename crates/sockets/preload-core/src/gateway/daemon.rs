@@ -37,6 +37,8 @@ pub fn ask(what: Ask, fds: &[c_int], limit: Duration) -> Result<Tell, Errno> {
     client.send(&ToDaemon::Gateway(what), fds)?;
     let is_awaited = !is_silent();
     let limit = if is_awaited { limit } else { Duration::ZERO };
+    #[cfg(test)]
+    let limit = testing::limit(limit);
     match client.receive_until(Instant::now() + limit) {
         Ok((FromDaemon::Gateway(tell), _)) => {
             SILENCES.store(0, Ordering::Relaxed);
@@ -60,6 +62,7 @@ pub fn ask(what: Ask, fds: &[c_int], limit: Duration) -> Result<Tell, Errno> {
 pub mod testing {
     use super::*;
     use std::os::unix::ffi::OsStrExt;
+    use std::sync::atomic::AtomicBool;
     use std::sync::{LazyLock, Mutex, MutexGuard};
 
     use sluice_sys::unix::{self, Fd};
@@ -76,10 +79,35 @@ pub mod testing {
         Mutex::new(socket)
     });
 
+    /// It will answer: it may stand still before.
+    static WILL_ANSWER: AtomicBool = AtomicBool::new(false);
+
+    /// For how long it is waited for.
+    pub fn limit(limit: Duration) -> Duration {
+        if WILL_ANSWER.load(Ordering::Relaxed) {
+            Duration::from_secs(60)
+        } else {
+            limit
+        }
+    }
+
     /// Nobody has asked it anything yet, and it has answered everything.
     pub struct Daemon(MutexGuard<'static, Fd>);
 
+    impl Drop for Daemon {
+        fn drop(&mut self) {
+            WILL_ANSWER.store(false, Ordering::Relaxed);
+        }
+    }
+
     impl Daemon {
+        /// One that answers what it is asked.
+        pub fn answering() -> Daemon {
+            let daemon = Daemon::new();
+            WILL_ANSWER.store(true, Ordering::Relaxed);
+            daemon
+        }
+
         pub fn new() -> Daemon {
             let socket = DAEMON
                 .lock()

@@ -8,8 +8,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
 
 const KEY: Key = Key([4; 32]);
+/// Nobody stands still for so long.
+const LONG: Duration = Duration::from_secs(60);
 
-fn face(client: &str) -> Preface {
+fn preface_of(client: &str) -> Preface {
     Preface {
         kind: Kind::Client,
         client: client.parse().unwrap(),
@@ -21,7 +23,7 @@ fn face(client: &str) -> Preface {
 /// A listener that counts as published, with this host as the gateway.
 fn listener(address: &str) -> TcpListener {
     let listener = TcpListener::bind(address).unwrap();
-    faces::init();
+    client_addresses::init();
     listeners::init();
     let everybody = Range {
         first: Ipv6Addr::UNSPECIFIED,
@@ -59,8 +61,8 @@ fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
 }
 
 fn names(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
-    let face = faces::get(stream.as_raw_fd()).unwrap();
-    (face.client, face.outside)
+    let addresses = client_addresses::get(stream.as_raw_fd()).unwrap();
+    (addresses.client, addresses.outside)
 }
 
 #[test]
@@ -70,7 +72,7 @@ fn the_client_is_seen_and_its_bytes_follow() {
         ("[::1]:0", "[2001:db8::5]:77"),
     ] {
         let listener = listener(at);
-        let mut outside = connect(&listener, &KEY, &face(client));
+        let mut outside = connect(&listener, &KEY, &preface_of(client));
         outside.write_all(b"hello").unwrap();
         let (mut stream, from) = accepted(&listener);
         assert_eq!(from, client.parse().unwrap());
@@ -80,33 +82,49 @@ fn the_client_is_seen_and_its_bytes_follow() {
         assert_eq!(&bytes, b"hello");
         // The number's next life is another socket's.
         let fd = stream.as_raw_fd();
-        drop(stream);
-        assert_eq!(faces::get(fd), None);
+        // SAFETY: both are this test's.
+        assert_eq!(unsafe { libc::dup2(listener.as_raw_fd(), fd) }, fd);
+        assert_eq!(client_addresses::get(fd), None);
     }
+}
+
+/// Between the kernel's answer and the look at the addresses, or long ago: the gateway's address is not the client's.
+#[test]
+fn a_connection_that_was_reset_is_still_its_clients() {
+    let listener = listener("127.0.0.1:0");
+    let outside = connect(&listener, &KEY, &preface_of("203.0.113.5:77"));
+    let (stream, _) = accepted(&listener);
+    let before = names(&stream);
+    unix::reset_at_close(outside.as_raw_fd()).unwrap();
+    drop(outside);
+    while stream.peer_addr().is_ok() {
+        std::thread::yield_now();
+    }
+    assert_eq!(names(&stream), before);
 }
 
 /// All connections out have the same peer.
 #[test]
-fn a_number_that_names_another_socket_has_no_face() {
-    faces::init();
+fn a_number_that_names_another_socket_has_no_client_addresses() {
+    client_addresses::init();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let streams = [
         connect_by_loopback(&listener),
         connect_by_loopback(&listener),
     ];
-    let face = Face {
+    let addresses = ClientAddresses {
         carrier: listener.local_addr().unwrap(),
         client: "203.0.113.5:77".parse().unwrap(),
         outside: "192.0.2.1:80".parse().unwrap(),
     };
     let [first, second] = streams.each_ref().map(|stream| stream.as_raw_fd());
-    set_face(first, &face);
+    set_client_addresses(first, &addresses);
     duplicated(first, first);
-    assert_eq!(faces::get(first), Some(face));
-    // By no way that anybody hears of.
+    assert_eq!(client_addresses::get(first), Some(addresses));
+    // The number changes by no way that anybody hears of.
     // SAFETY: both are this test's.
     assert_eq!(unsafe { libc::dup2(second, first) }, first);
-    assert_eq!(faces::get(first), None);
+    assert_eq!(client_addresses::get(first), None);
 }
 
 #[test]
@@ -129,11 +147,11 @@ fn the_rest_of_a_preface_is_not_polled_for() {
     let (mut inside, from) = listener.accept().unwrap();
     let fd = inside.as_raw_fd();
     let to = listener.local_addr().unwrap();
-    let whole = face("203.0.113.5:77").encode(&KEY, &Carrier { from, to });
+    let whole = preface_of("203.0.113.5:77").encode(&KEY, &Carrier { from, to });
     outside.write_all(&whole[..1]).unwrap();
     std::thread::scope(|scope| {
         let mut bytes = [0; PREFACE_BYTES];
-        let waiting = scope.spawn(move || await_preface(fd, &mut bytes).map(|()| bytes));
+        let waiting = scope.spawn(move || await_preface(fd, &mut bytes, LONG).map(|()| bytes));
         while low_water(fd) != Some(PREFACE_BYTES as c_int) {
             assert!(!waiting.is_finished(), "it did not wait");
             std::thread::yield_now();
@@ -151,14 +169,18 @@ fn the_rest_of_a_preface_is_not_polled_for() {
 #[test]
 fn forged_replayed_and_unfinished_prefaces_are_reset_and_the_next_is_served() {
     let listener = listener("127.0.0.1:0");
-    let mut bad = vec![connect(&listener, &Key([5; 32]), &face("203.0.113.5:77"))];
+    let mut bad = vec![connect(
+        &listener,
+        &Key([5; 32]),
+        &preface_of("203.0.113.5:77"),
+    )];
     // What was right on another connection.
     let mut replayed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let carrier = Carrier {
         from: "127.0.0.1:1".parse().unwrap(),
         to: listener.local_addr().unwrap(),
     };
-    let bytes = face("203.0.113.5:77").encode(&KEY, &carrier);
+    let bytes = preface_of("203.0.113.5:77").encode(&KEY, &carrier);
     replayed.write_all(&bytes).unwrap();
     bad.push(replayed);
     let mut unfinished = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -168,10 +190,10 @@ fn forged_replayed_and_unfinished_prefaces_are_reset_and_the_next_is_served() {
     bad.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
     let to_gateway = Preface {
         kind: Kind::Destination,
-        ..face("203.0.113.5:77")
+        ..preface_of("203.0.113.5:77")
     };
     bad.push(connect(&listener, &KEY, &to_gateway));
-    let good = connect(&listener, &KEY, &face("203.0.113.6:78"));
+    let good = connect(&listener, &KEY, &preface_of("203.0.113.6:78"));
     let (_stream, from) = accepted(&listener);
     assert_eq!(from, "203.0.113.6:78".parse().unwrap());
     for mut stream in bad {
@@ -190,7 +212,7 @@ fn an_ipv4_client_of_an_ipv6_socket_is_mapped() {
         from: outside.local_addr().unwrap(),
         to: outside.peer_addr().unwrap(),
     };
-    let bytes = face("203.0.113.5:77").encode(&KEY, &carrier);
+    let bytes = preface_of("203.0.113.5:77").encode(&KEY, &carrier);
     outside.write_all(&bytes).unwrap();
     let mut address = [0_u8; 28];
     let mut len = 28;
@@ -205,7 +227,7 @@ fn an_ipv4_client_of_an_ipv6_socket_is_mapped() {
 
 /// A listener that came through exec, as one of a program with an earlier key.
 fn inherited() -> TcpListener {
-    faces::init();
+    client_addresses::init();
     listeners::init();
     TcpListener::bind("0.0.0.0:0").unwrap()
 }
@@ -233,7 +255,7 @@ fn gateway_connects(listener: &TcpListener) -> TcpStream {
         from: stream.local_addr().unwrap(),
         to: stream.peer_addr().unwrap(),
     };
-    let bytes = face("203.0.113.5:77").encode(&KEY, &carrier);
+    let bytes = preface_of("203.0.113.5:77").encode(&KEY, &carrier);
     stream.write_all(&bytes).unwrap();
     stream
 }
@@ -252,7 +274,7 @@ fn nobody_is_asked_about_a_client_that_comes_past_the_gateway() {
 
 #[test]
 fn a_listener_that_came_through_exec_is_asked_about_once() {
-    let daemon = Daemon::new();
+    let daemon = Daemon::answering();
     let listener = inherited();
     std::thread::scope(|scope| {
         let outside = [gateway_connects(&listener), gateway_connects(&listener)];
@@ -285,7 +307,7 @@ fn a_daemon_that_does_not_answer_holds_up_one_accept() {
 
 #[test]
 fn what_is_refused_is_not_asked_for_at_each_accept() {
-    let daemon = Daemon::new();
+    let daemon = Daemon::answering();
     let listener = inherited();
     std::thread::scope(|scope| {
         let refused: Vec<_> = (0..3).map(|_| gateway_connects(&listener)).collect();
@@ -301,7 +323,7 @@ fn what_is_refused_is_not_asked_for_at_each_accept() {
 
 #[test]
 fn a_socket_that_listened_without_a_daemon_is_published_when_there_is_one() {
-    let daemon = Daemon::new();
+    let daemon = Daemon::answering();
     let listener = inherited();
     let cookie = tcp::cookie(listener.as_raw_fd()).unwrap();
     let not = Known::Not {

@@ -11,7 +11,7 @@
 use crate::carry::{self, Carry};
 use crate::conn::Conn;
 use crate::real::{errno, set_errno};
-use crate::{descriptors, fds, log, process};
+use crate::{descriptors, fds, log, this_process};
 use core::ffi::c_int;
 use sluice_sys::errno::Errno;
 use sluice_sys::holders::{for_each_holder, has_mapped, mapped_at};
@@ -27,7 +27,7 @@ const MESSAGE: &[u8; 16] = b"sluice: passed 1";
 /// Whether all that have the other end of a Unix socket open run this very library, as far as this
 /// process may look.
 pub fn is_received_by_sluice(fd: c_int) -> bool {
-    if process::is_confined() {
+    if this_process::is_confined() {
         return false;
     }
     let Some(library) = mapped_at(is_received_by_sluice as *const () as usize) else {
@@ -39,7 +39,7 @@ pub fn is_received_by_sluice(fd: c_int) -> bool {
     let (mut any, mut all) = (false, true);
     let looked = for_each_holder(peer, |holder| {
         any = true;
-        all = holder == process::pid() || has_mapped(holder, library);
+        all = holder == this_process::pid() || has_mapped(holder, library);
         all
     });
     looked.is_ok() && any && all
@@ -48,7 +48,7 @@ pub fn is_received_by_sluice(fd: c_int) -> bool {
 /// What is passed instead of a connection; `None` if its bytes cannot be put in order.
 pub fn wrap(conn: &Conn) -> Option<Fd> {
     let mut carry = Carry::new();
-    if conn.end.has_gap() || !conn.has_settled_bytes() || !carry.add_copy(conn) {
+    if conn.end.has_gap() || !conn.has_stable_bytes() || !carry.add_copy(conn) {
         return None;
     }
     let file = carry.into_file().ok()?;

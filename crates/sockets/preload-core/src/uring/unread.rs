@@ -2,12 +2,12 @@
 //! io_uring: it gets them from a socket that stands in for the connection, for this one operation.
 #![allow(unsafe_code)]
 
-use super::submission::{Entry, Reading};
-use crate::carry;
 use crate::conn::Conn;
+use crate::rings::{Reading, Submitted};
 use crate::{io, log};
 use core::ffi::c_int;
 use sluice_sys::raw;
+use sluice_sys::tcp;
 use sluice_sys::unix::Fd;
 
 /// What a socket that stands in takes at once; an operation may get less than it asked for.
@@ -15,13 +15,13 @@ const BYTES_MAX: usize = 32 << 10;
 
 /// What the kernel is to do instead, and what has to stay open until it has begun to.
 pub struct Instead {
-    pub entry: Entry,
+    pub entry: Submitted,
     _sockets: [Fd; 2],
 }
 
 /// For an operation on a connection with such bytes. `None`: it goes to the connection itself, which
 /// is reset if the operation would read past them.
-pub fn instead(conn: &Conn, entry: &Entry) -> Option<Instead> {
+pub fn instead(conn: &Conn, entry: &Submitted) -> Option<Instead> {
     let made = match entry.reading() {
         Reading::Nothing => return None,
         Reading::Bytes(len) => stand_in(conn, len, libc::MSG_DONTWAIT),
@@ -39,7 +39,7 @@ pub fn instead(conn: &Conn, entry: &Entry) -> Option<Instead> {
         "fd {}: reset, as io_uring would miss bytes that only this process can read",
         conn.fd
     );
-    carry::reset(conn.fd);
+    tcp::reset(conn.fd);
     None
 }
 

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use sluice_preload_core::real::{real, set_errno};
-use sluice_preload_core::{Reason, conn, descriptors, fds, options};
+use sluice_preload_core::{Reason, conn, descriptors, export, fds, options};
 
 hooks! {
     fn close(fd: c_int) -> c_int {
@@ -72,7 +72,7 @@ hooks! {
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         // Streams read and write inside the C library, where no hook is.
         if let Some(conn) = conn::get(fd)
-            && !descriptors::export(&conn, Reason::KernelCall)
+            && !export::export(&conn, Reason::KernelCall)
             && !mode.is_null()
             // SAFETY: a string of the program's.
             && unsafe { CStr::from_ptr(mode) }.to_bytes().iter().any(|it| b"r+".contains(it))

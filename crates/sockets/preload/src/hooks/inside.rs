@@ -4,12 +4,12 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::aiocb;
 use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, conn, descriptors};
+use sluice_preload_core::{Reason, conn, export};
 
 /// The kernel is to carry this connection from here on.
 fn leave_lane(fd: c_int) {
     if let Some(conn) = conn::get(fd) {
-        descriptors::export(&conn, Reason::KernelCall);
+        export::export(&conn, Reason::KernelCall);
     }
 }
 
@@ -26,18 +26,18 @@ hooks! {
     // On this machine a `va_list` that is passed on is a pointer.
     fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
         leave_lane(fd);
-        // SAFETY: the program's own arguments, here and below.
+        // SAFETY: the program's own arguments.
         unsafe { (real().vdprintf)(fd, format, list) }
     }
 
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
         leave_lane(fd);
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         unsafe { (real().__vdprintf_chk)(fd, flag, format, list) }
     }
 
     fn aio_read(request: *mut aiocb) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own control block, or null.
         unsafe {
             leave_lane_of(request);
             (real().aio_read)(request)
@@ -45,7 +45,7 @@ hooks! {
     }
 
     fn aio_write(request: *mut aiocb) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own control block, or null.
         unsafe {
             leave_lane_of(request);
             (real().aio_write)(request)
@@ -53,7 +53,7 @@ hooks! {
     }
 
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut c_void) -> c_int {
-        // SAFETY: as above; the list has `count` entries.
+        // SAFETY: the program's own list, of `count` entries, each a control block or null.
         unsafe {
             for at in 0..usize::try_from(count).unwrap_or(0) {
                 leave_lane_of(*list.add(at));

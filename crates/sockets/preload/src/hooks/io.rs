@@ -212,7 +212,7 @@ hooks! {
 
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
         check(len, room);
-        // SAFETY: as read.
+        // SAFETY: the program's own arguments; there is room for `len` bytes, by the check.
         unsafe { read(fd, buffer, len) }
     }
 
@@ -224,7 +224,7 @@ hooks! {
         flags: c_int
     ) -> ssize_t {
         check(len, room);
-        // SAFETY: as recv.
+        // SAFETY: the program's own arguments; there is room for `len` bytes, by the check.
         unsafe { recv(fd, buffer, len, flags) }
     }
 
@@ -238,7 +238,7 @@ hooks! {
         address_len: *mut socklen_t
     ) -> ssize_t {
         check(len, room);
-        // SAFETY: as recvfrom.
+        // SAFETY: the program's own arguments; there is room for `len` bytes, by the check.
         unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
     }
 }

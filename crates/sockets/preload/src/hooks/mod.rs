@@ -16,7 +16,7 @@ macro_rules! aliases {
         $(
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $kind),*) -> $ret {
-                // SAFETY: the same contract under another name.
+                // SAFETY: the program's own arguments, to a function with the same contract.
                 unsafe { $other($($arg),*) }
             }
         )*
@@ -26,9 +26,9 @@ macro_rules! aliases {
 mod descriptors;
 mod inside;
 mod io;
-mod process;
+pub mod process;
 mod sockets;
-mod syscall;
+pub mod syscall;
 mod transfer;
 mod uring;
 mod wait;

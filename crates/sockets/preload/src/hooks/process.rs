@@ -1,71 +1,103 @@
 //! The process: exec, spawn, vfork, confinement, exit.
 
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{pid_t, siginfo_t};
 use sluice_preload_core::reach::{Target, environment};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, children, conn, descriptors, process};
+use sluice_preload_core::{Reason, children, conn, export, loader, process, this_process};
 
 type Strings = *const *const c_char;
 
+/// Before and around another program that is to replace this one; `execute` does it.
+///
+/// # Safety
+/// `target`, `args` and `env` are the program's own arguments of a function like execve(2).
+unsafe fn execute(
+    target: Target,
+    args: Strings,
+    env: Strings,
+    execute: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise; the loader's path and environment are what `instead_of` gives.
+    unsafe {
+        // It returns only if it could not be executed.
+        loader::instead_of(target, env, |loader, env| {
+            let mut carry = process::before_exec(Target::Path(loader), env);
+            (real().execve)(loader, args, env);
+            carry.end();
+        });
+        let mut carry = process::before_exec(target, env);
+        let failed = execute();
+        carry.end();
+        failed
+    }
+}
+
+/// The same for one that is to run beside this one. `execute` gets the path and the environment if they are other ones
+/// than the program's.
+///
+/// # Safety
+/// `target` and `env` are the program's own arguments of a function like posix_spawn(3).
+unsafe fn spawn(
+    target: Target,
+    env: Strings,
+    execute: impl Fn(Option<(*const c_char, Strings)>) -> c_int,
+) -> c_int {
+    let mut carry = process::before_spawn();
+    // SAFETY: the caller's promise.
+    let by_loader =
+        unsafe { loader::instead_of(target, env, |loader, env| execute(Some((loader, env)))) };
+    let result = match by_loader {
+        Some(0) => 0,
+        _ => execute(None),
+    };
+    carry.end();
+    result
+}
+
+/// What a program to be spawned is found by, which is from another folder if the actions say so.
+///
+/// # Safety
+/// `path` is a string, or null.
+unsafe fn spawned(path: *const c_char, actions: *const c_void) -> Target {
+    // SAFETY: the caller's promise.
+    if actions.is_null() || (!path.is_null() && unsafe { *path } == b'/' as c_char) {
+        Target::Path(path)
+    } else {
+        Target::Below(-1, path)
+    }
+}
+
 hooks! {
     fn execve(path: *const c_char, args: Strings, env: Strings) -> c_int {
-        // SAFETY: the program's own arguments, here and below.
-        unsafe {
-            let mut carry = process::before_exec(Target::Path(path), env);
-            let failed = (real().execve)(path, args, env);
-            carry.end();
-            failed
-        }
+        // SAFETY: the program's own arguments.
+        unsafe { execute(Target::Path(path), args, env, || (real().execve)(path, args, env)) }
     }
 
     fn execv(path: *const c_char, args: Strings) -> c_int {
-        // SAFETY: as above.
-        unsafe {
-            let mut carry = process::before_exec(Target::Path(path), environment());
-            let failed = (real().execv)(path, args);
-            carry.end();
-            failed
-        }
+        // SAFETY: the program's own arguments, and the environment of this process.
+        unsafe { execute(Target::Path(path), args, environment(), || (real().execv)(path, args)) }
     }
 
     fn execvp(path: *const c_char, args: Strings) -> c_int {
-        // SAFETY: as above.
-        unsafe {
-            let mut carry = process::before_exec(Target::Search(path), environment());
-            let failed = (real().execvp)(path, args);
-            carry.end();
-            failed
-        }
+        // SAFETY: the program's own arguments, and the environment of this process.
+        unsafe { execute(Target::Search(path), args, environment(), || (real().execvp)(path, args)) }
     }
 
     fn execvpe(path: *const c_char, args: Strings, env: Strings) -> c_int {
-        // SAFETY: as above.
-        unsafe {
-            let mut carry = process::before_exec(Target::Search(path), env);
-            let failed = (real().execvpe)(path, args, env);
-            carry.end();
-            failed
-        }
+        // SAFETY: the program's own arguments.
+        unsafe { execute(Target::Search(path), args, env, || (real().execvpe)(path, args, env)) }
     }
 
     fn fexecve(fd: c_int, args: Strings, env: Strings) -> c_int {
-        // SAFETY: as above.
-        unsafe {
-            let mut carry = process::before_exec(Target::Open(fd), env);
-            let failed = (real().fexecve)(fd, args, env);
-            carry.end();
-            failed
-        }
+        // SAFETY: the program's own arguments.
+        unsafe { execute(Target::Open(fd), args, env, || (real().fexecve)(fd, args, env)) }
     }
 
     fn execveat(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         unsafe {
-            let mut carry = process::before_exec(Target::Below(dir, path), env);
-            let failed = (real().execveat)(dir, path, args, env, flags);
-            carry.end();
-            failed
+            execute(Target::Below(dir, path), args, env, || (real().execveat)(dir, path, args, env, flags))
         }
     }
 
@@ -77,40 +109,46 @@ hooks! {
         args: Strings,
         env: Strings
     ) -> c_int {
-        let mut carry = process::before_spawn();
-        // SAFETY: as above.
-        let result = unsafe { (real().posix_spawn)(pid, path, actions, attributes, args, env) };
-        carry.end();
-        result
+        // SAFETY: the program's own arguments.
+        unsafe {
+            spawn(spawned(path, actions), env, |other| {
+                let (path, env) = other.unwrap_or((path, env));
+                (real().posix_spawn)(pid, path, actions, attributes, args, env)
+            })
+        }
     }
 
     fn posix_spawnp(
         pid: *mut pid_t,
-        path: *const c_char,
+        name: *const c_char,
         actions: *const c_void,
         attributes: *const c_void,
         args: Strings,
         env: Strings
     ) -> c_int {
-        let mut carry = process::before_spawn();
-        // SAFETY: as above.
-        let result = unsafe { (real().posix_spawnp)(pid, path, actions, attributes, args, env) };
-        carry.end();
-        result
+        // SAFETY: the program's own arguments; what has no slash is searched for.
+        unsafe {
+            let has_slash = !name.is_null() && CStr::from_ptr(name).to_bytes().contains(&b'/');
+            let target = if has_slash { spawned(name, actions) } else { Target::Search(name) };
+            spawn(target, env, |other| match other {
+                Some((loader, env)) => (real().posix_spawn)(pid, loader, actions, attributes, args, env),
+                None => (real().posix_spawnp)(pid, name, actions, attributes, args, env),
+            })
+        }
     }
 
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, copy: c_int) -> c_int {
         // The connection is meant for another program, whether or not it closes on exec.
         if let Some(conn) = conn::get(fd) {
-            descriptors::export(&conn, Reason::Shared);
+            export::export(&conn, Reason::Shared);
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         unsafe { (real().posix_spawn_file_actions_adddup2)(actions, fd, copy) }
     }
 
     fn system(command: *const c_char) -> c_int {
         let mut carry = process::before_spawn();
-        // SAFETY: as above.
+        // SAFETY: the program's own command.
         let result = unsafe { (real().system)(command) };
         carry.end();
         result
@@ -118,14 +156,14 @@ hooks! {
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
         let mut carry = process::before_spawn();
-        // SAFETY: as above.
+        // SAFETY: the program's own strings.
         let result = unsafe { (real().popen)(command, mode) };
         carry.end();
         result
     }
 
     fn fork() -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: fork takes nothing.
         children::around_fork(|| unsafe { (real().fork)() })
     }
 
@@ -135,38 +173,38 @@ hooks! {
         settings: *const c_void,
         size: *const c_void
     ) -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         children::around_fork(|| unsafe { (real().forkpty)(terminal, name, settings, size) })
     }
 
     fn daemon(keeps_directory: c_int, keeps_streams: c_int) -> c_int {
         // The parent does not come back from it.
-        // SAFETY: as above.
+        // SAFETY: daemon takes numbers.
         children::around_fork(|| unsafe { (real().daemon)(keeps_directory, keeps_streams) })
     }
 
     fn wait(status: *mut c_int) -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own argument.
         children::waited_for(unsafe { (real().wait)(status) })
     }
 
     fn waitpid(which: pid_t, status: *mut c_int, options: c_int) -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         children::waited_for(unsafe { (real().waitpid)(which, status, options) })
     }
 
     fn wait3(status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         children::waited_for(unsafe { (real().wait3)(status, options, usage) })
     }
 
     fn wait4(which: pid_t, status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         children::waited_for(unsafe { (real().wait4)(which, status, options, usage) })
     }
 
     fn waitid(kind: c_uint, which: c_uint, info: *mut siginfo_t, options: c_int) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         let result = unsafe { (real().waitid)(kind, which, info, options) };
         if result == 0 && !info.is_null() {
             // SAFETY: the kernel has filled it.
@@ -179,19 +217,19 @@ hooks! {
         if option == libc::PR_SET_SECCOMP {
             process::before_confinement();
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments.
         unsafe { (real().prctl)(option, a, b, c, d) }
     }
 
     fn _exit(status: c_int) -> ! {
         process::before_exit();
-        // SAFETY: as above.
+        // SAFETY: _exit takes a number.
         unsafe { (real()._exit)(status) }
     }
 
     fn _Exit(status: c_int) -> ! {
         process::before_exit();
-        // SAFETY: as above.
+        // SAFETY: _exit takes a number, and `_Exit` is the same function.
         unsafe { (real()._exit)(status) }
     }
 }
@@ -202,10 +240,17 @@ aliases! {
     fn __wait(status: *mut c_int) -> pid_t = wait;
 }
 
-/// Called by `vfork` below; returns the real one.
-extern "C" fn sluice_before_vfork() -> *const c_void {
-    process::before_vfork();
+/// Called by `vfork` below, and by `sluice-static` before Go's own; returns the real one.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_before_vfork() -> *const c_void {
+    this_process::before_vfork();
     real().vfork as *const c_void
+}
+
+/// Called by `sluice-static` before it executes a program that it does not know.
+#[unsafe(no_mangle)]
+pub extern "C" fn sluice_decline() {
+    loader::decline();
 }
 
 /// vfork returns twice on the caller's stack, so no frame of ours may lie between: a tail jump.

@@ -3,13 +3,13 @@
 use core::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{conn, descriptors, fds, gateway, options, outward, process};
+use sluice_preload_core::{conn, descriptors, fds, gateway, options, outward, this_process};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: the program's own arguments.
         let fd = unsafe { (real().socket)(domain, kind, protocol) };
-        if fd >= 0 && !process::is_vfork_child() {
+        if fd >= 0 && !this_process::is_vfork_child() {
             descriptors::socket_created(fd, domain, kind, protocol);
         }
         fd
@@ -18,7 +18,7 @@ hooks! {
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         // SAFETY: the program's own arguments.
         let result = unsafe {
-            let by_gateway = if gateway::is_on() && !process::is_vfork_child() {
+            let by_gateway = if gateway::is_on() && !this_process::is_vfork_child() {
                 outward::connect(fd, address, len)
             } else {
                 None
@@ -58,7 +58,7 @@ hooks! {
                 (real().accept)(fd, address, len)
             }
         };
-        if got >= 0 && !process::is_vfork_child() {
+        if got >= 0 && !this_process::is_vfork_child() {
             descriptors::accepted(fd, got);
         }
         got
@@ -73,7 +73,7 @@ hooks! {
                 (real().accept4)(fd, address, len, flags)
             }
         };
-        if got >= 0 && !process::is_vfork_child() {
+        if got >= 0 && !this_process::is_vfork_child() {
             descriptors::accepted(fd, got);
         }
         got

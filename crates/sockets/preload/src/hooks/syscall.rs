@@ -3,9 +3,11 @@
 use super::{descriptors, io, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
 use sluice_preload_core::epoll::Timeout;
-use sluice_preload_core::io::LOWEST_ADDRESS;
+use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::{real, set_errno};
-use sluice_preload_core::{gateway, poll as poll_core, process as core_process, uring};
+use sluice_preload_core::{
+    gateway, poll as poll_core, process as core_process, this_process, uring,
+};
 
 hooks! {
     fn syscall(
@@ -198,7 +200,7 @@ unsafe fn pselect6(
         let count = count as c_int;
         match timeout {
             Some(timeout)
-                if poll_core::select_concerns(count, sets) && !core_process::is_vfork_child() =>
+                if poll_core::select_concerns(count, sets) && !this_process::is_vfork_child() =>
             {
                 let before = poll_core::now_ns();
                 let result = poll_core::select(count, sets, timeout, set);

@@ -42,7 +42,7 @@ hooks! {
         if !gateway::allows_io_uring() {
             return -libc::ENOSYS;
         }
-        // SAFETY: the program's own arguments, to the library's own function, here and below.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             let Some(next) = next!(
                 io_uring_queue_init_params,
@@ -61,7 +61,7 @@ hooks! {
     fn io_uring_queue_init(entries: c_uint, ring: *mut UserRing, flags: c_uint) -> c_int {
         let mut params = Params::default();
         params.flags = flags;
-        // SAFETY: as above.
+        // SAFETY: the program's own ring, and parameters that live on this stack.
         let result = unsafe { io_uring_queue_init_params(entries, ring, &raw mut params) };
         result.min(0)
     }
@@ -76,7 +76,7 @@ hooks! {
         if !gateway::allows_io_uring() {
             return -libc::ENOSYS;
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             let Some(next) = next!(
                 io_uring_queue_init_mem,
@@ -93,7 +93,7 @@ hooks! {
     }
 
     fn io_uring_queue_exit(ring: *mut UserRing) -> () {
-        // SAFETY: as above.
+        // SAFETY: the program's own ring, to the library's own function.
         unsafe {
             uring::about_to_close((*ring).fd);
             if let Some(next) = next!(io_uring_queue_exit, unsafe extern "C" fn(*mut UserRing)) {
@@ -212,7 +212,7 @@ hooks! {
         flags: c_uint,
         mask: *mut c_void
     ) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             match next!(
                 io_uring_enter,
@@ -232,7 +232,7 @@ hooks! {
         argument: *mut c_void,
         bytes: usize
     ) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             match next!(
                 io_uring_enter2,
@@ -250,7 +250,7 @@ hooks! {
         if !gateway::allows_io_uring() {
             return -libc::ENOSYS;
         }
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             let Some(next) = next!(io_uring_setup, unsafe extern "C" fn(c_uint, *mut Params) -> c_int)
             else {
@@ -270,7 +270,7 @@ hooks! {
         argument: *const c_void,
         count: c_uint
     ) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
             let Some(next) = next!(
                 io_uring_register,

@@ -5,9 +5,9 @@ use core::ptr::null;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use sluice_preload_core::epoll::{self, Timeout};
 use sluice_preload_core::fds::{self, Entry};
-use sluice_preload_core::io::LOWEST_ADDRESS;
+use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
-use sluice_preload_core::{poll as poll_core, process};
+use sluice_preload_core::{epoll_wait, poll as poll_core, this_process};
 
 /// The entries of a poll that concerns us.
 ///
@@ -19,7 +19,7 @@ unsafe fn entries<'a>(entries: *mut pollfd, count: nfds_t) -> Option<&'a mut [po
     }
     // SAFETY: the caller's promise.
     let entries = unsafe { core::slice::from_raw_parts_mut(entries, count as usize) };
-    (poll_core::concerns(entries) && !process::is_vfork_child()).then_some(entries)
+    (poll_core::concerns(entries) && !this_process::is_vfork_child()).then_some(entries)
 }
 
 /// The time as a timeout; `None` for one that the kernel refuses.
@@ -87,7 +87,7 @@ hooks! {
     }
 
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, ms: c_int, _room: size_t) -> c_int {
-        // SAFETY: as poll.
+        // SAFETY: the program's own arguments.
         unsafe { poll(fds, count, ms) }
     }
 
@@ -98,7 +98,7 @@ hooks! {
         mask: *const sigset_t,
         _room: size_t
     ) -> c_int {
-        // SAFETY: as ppoll.
+        // SAFETY: the program's own arguments.
         unsafe { ppoll(fds, count, time, mask) }
     }
 
@@ -123,7 +123,7 @@ hooks! {
             };
             match timeout {
                 Some(timeout)
-                    if poll_core::select_concerns(count, sets) && !process::is_vfork_child() =>
+                    if poll_core::select_concerns(count, sets) && !this_process::is_vfork_child() =>
                 {
                     let start = poll_core::now_ns();
                     let result = poll_core::select(count, sets, timeout, null());
@@ -158,7 +158,7 @@ hooks! {
             };
             match timeout {
                 Some(timeout)
-                    if poll_core::select_concerns(count, sets) && !process::is_vfork_child() =>
+                    if poll_core::select_concerns(count, sets) && !this_process::is_vfork_child() =>
                 {
                     poll_core::select(count, sets, timeout, mask)
                 }
@@ -170,7 +170,7 @@ hooks! {
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: the program's own argument.
         let fd = unsafe { (real().epoll_create)(size) };
-        if fd >= 0 && !process::is_vfork_child() {
+        if fd >= 0 && !this_process::is_vfork_child() {
             sluice_preload_core::descriptors::instance_created(fd);
         }
         fd
@@ -179,7 +179,7 @@ hooks! {
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: the program's own argument.
         let fd = unsafe { (real().epoll_create1)(flags) };
-        if fd >= 0 && !process::is_vfork_child() {
+        if fd >= 0 && !this_process::is_vfork_child() {
             sluice_preload_core::descriptors::instance_created(fd);
         }
         fd
@@ -205,7 +205,7 @@ hooks! {
         unsafe {
             match fds::get(epfd) {
                 Entry::Epoll { index } => {
-                    epoll::wait(index, epfd, events, max, Timeout::from_ms(ms), &mut |e, n, left| {
+                    epoll_wait::wait(index, epfd, events, max, Timeout::from_ms(ms), &mut |e, n, left| {
                         (real().epoll_wait)(epfd, e, n, left.ms())
                     })
                 }
@@ -225,7 +225,7 @@ hooks! {
         unsafe {
             match fds::get(epfd) {
                 Entry::Epoll { index } => {
-                    epoll::wait(index, epfd, events, max, Timeout::from_ms(ms), &mut |e, n, left| {
+                    epoll_wait::wait(index, epfd, events, max, Timeout::from_ms(ms), &mut |e, n, left| {
                         (real().epoll_pwait)(epfd, e, n, left.ms(), mask)
                     })
                 }
@@ -249,7 +249,7 @@ hooks! {
             };
             match (fds::get(epfd), timeout) {
                 (Entry::Epoll { index }, Some(timeout)) => {
-                    epoll::wait(index, epfd, events, max, timeout, &mut |e, n, left| {
+                    epoll_wait::wait(index, epfd, events, max, timeout, &mut |e, n, left| {
                         let time = timespec_of(left);
                         (real().epoll_pwait2)(epfd, e, n, pointer_to(&time), mask)
                     })

@@ -21,7 +21,7 @@ use sluice_verbs_model::types::{
 };
 
 use crate::adapter::Adapter;
-use crate::aftermath::{Aftermath, Concerned, settled};
+use crate::aftermath::{Aftermath, Concerned, with_aftermath};
 use crate::cq::{Completion, Cq, Credit, DatagramSender, Overrun, Owner, Release};
 use crate::domain::{Domain, Opened};
 use crate::events::{About, Acks};
@@ -271,7 +271,7 @@ impl Qp {
         }
         drop(queue);
         if starved {
-            settled(|after| self.transport.receives_posted(after));
+            with_aftermath(|after| self.transport.receives_posted(after));
         }
         Ok(())
     }
@@ -336,7 +336,7 @@ impl Qp {
                 by_itself: false,
             });
             self.lock_control().now.destroyed = true;
-            settled(|after| self.transport.destroy(after));
+            with_aftermath(|after| self.transport.destroy(after));
             self.leave();
         }
         self.end_transition(None);
@@ -456,7 +456,7 @@ impl Qp {
     }
 
     /// The QP breaks by itself: it raises `event` if there is one, and moves to ERR and flushes when
-    /// the aftermath is settled (a transport whose peer died completes the oldest request with
+    /// the aftermath is run (a transport whose peer died completes the oldest request with
     /// RETRY_EXC_ERR instead, if there is a request).
     pub fn fail(&self, event: Option<EventType>, after: &mut Aftermath) {
         let is_over = matches!(self.state(), QpState::Err | QpState::Reset);
@@ -527,7 +527,7 @@ impl Qp {
     #[inline]
     fn tell_of(&self, handed: Handed) {
         if handed.count > 0 {
-            settled(|after| {
+            with_aftermath(|after| {
                 if let Some(done) = self.transport.posted(&handed, after) {
                     self.complete_send(handed.seq, done, after);
                 }
@@ -537,7 +537,7 @@ impl Qp {
 
     #[cold]
     fn act_slowly(&self, what: After) {
-        settled(|after| self.leave_slowly(after, what));
+        with_aftermath(|after| self.leave_slowly(after, what));
     }
 
     /// The same where the transport's locks may be held.
@@ -726,7 +726,7 @@ impl DatagramSender for Qp {
         if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
             self.transport.linger();
             // Whoever clears the way may not have got to it yet.
-            settled(|after| self.resume(after));
+            with_aftermath(|after| self.resume(after));
         }
     }
 }
@@ -745,7 +745,7 @@ impl Starved for Qp {
     /// One that was reset or destroyed meanwhile has nothing to try again.
     fn receives_posted(&self) {
         if self.state() != QpState::Reset {
-            settled(|after| self.transport.receives_posted(after));
+            with_aftermath(|after| self.transport.receives_posted(after));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `ibv_modify_qp`: from checked attributes to a new state, and what a QP does when it breaks.
 
-use crate::aftermath::settled;
+use crate::aftermath::with_aftermath;
 use sluice_verbs_model::attributes::{check_ranges, merge};
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::states;
@@ -71,15 +71,15 @@ impl Qp {
             QpState::Err => self.stop(&change),
             QpState::Reset => self.reset(&change),
             _ => {
-                settled(|after| self.transport().modify(self, &change, after))?;
-                self.adopt(&change);
+                with_aftermath(|after| self.transport().modify(self, &change, after))?;
+                self.apply(&change);
             }
         }
         Ok(merged)
     }
 
     /// Takes over attributes and a state in which the QP works.
-    fn adopt(&self, change: &QpChange<'_>) {
+    fn apply(&self, change: &QpChange<'_>) {
         self.mirror(change.attr);
         {
             // Both halves, so that no request sees one of them in the old state.
@@ -100,7 +100,7 @@ impl Qp {
             self.pump();
         }
         if change.to == QpState::Rtr {
-            settled(|after| self.transport().receives_posted(after));
+            with_aftermath(|after| self.transport().receives_posted(after));
         }
     }
 
@@ -118,7 +118,7 @@ impl Qp {
             }
             self.store_state(change.to);
         }
-        let _ = settled(|after| self.transport().modify(self, change, after));
+        let _ = with_aftermath(|after| self.transport().modify(self, change, after));
         self.flush_sends();
         if change.to == QpState::Err {
             self.flush_receives();
@@ -138,7 +138,7 @@ impl Qp {
             receive.state = QpState::Reset;
             self.store_state(QpState::Reset);
         }
-        let _ = settled(|after| self.transport().modify(self, change, after));
+        let _ = with_aftermath(|after| self.transport().modify(self, change, after));
         self.adapter().windows.invalidate_all_of(self.num());
         let mut send = self.lock_send();
         let mut receive = self.lock_receive();

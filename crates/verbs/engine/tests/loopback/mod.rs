@@ -210,13 +210,13 @@ impl LoopQp {
                 None => return false,
             }
         };
-        settled(|after| self.engine().unwrap().complete_send(seq, done, after));
+        with_aftermath(|after| self.engine().unwrap().complete_send(seq, done, after));
         true
     }
 
     pub fn make_room(&self, requests: i64) {
         self.room.store(requests, Ordering::SeqCst);
-        settled(|after| self.engine().unwrap().resume(after));
+        with_aftermath(|after| self.engine().unwrap().resume(after));
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
@@ -244,7 +244,7 @@ impl LoopQp {
         let qp = self.engine().unwrap();
         let outcome = qp.with_wqe(seq, |wqe| self.carry_out(&qp, wqe));
         if let Some(Outcome::Done(done)) = outcome {
-            settled(|after| qp.complete_send(seq, done, after));
+            with_aftermath(|after| qp.complete_send(seq, done, after));
         }
     }
 
@@ -272,7 +272,7 @@ impl LoopQp {
                 Outcome::Done(SendDone::ok(wqe.length as u32))
             }
             Err(Refusal::Nak(reason)) => {
-                settled(|after| target.engine().unwrap().responder_failed(reason, after));
+                with_aftermath(|after| target.engine().unwrap().responder_failed(reason, after));
                 Outcome::Done(SendDone::failed(reason.requester_status()))
             }
             Err(Refusal::NotReady) => Outcome::Done(SendDone::failed(WcStatus::RetryExcErr)),
@@ -320,8 +320,10 @@ impl LoopQp {
         }
         let mut recv = self.recv.lock().unwrap();
         let taken = match qp.qp_type() {
-            QpType::XrcRecv => settled(|after| qp.take_recv_xrc(wqe.wr.xrc_srqn, &mut recv, after)),
-            _ => settled(|after| qp.take_recv(&mut recv, after)),
+            QpType::XrcRecv => {
+                with_aftermath(|after| qp.take_recv_xrc(wqe.wr.xrc_srqn, &mut recv, after))
+            }
+            _ => with_aftermath(|after| qp.take_recv(&mut recv, after)),
         };
         taken.map_err(|error| match error {
             TakeError::Empty => Refusal::Rnr,
@@ -358,7 +360,7 @@ impl LoopQp {
         }
         if facts.remote.is_none() {
             if wqe.length + at > recv.room() {
-                settled(|after| {
+                with_aftermath(|after| {
                     qp.complete_recv(recv, &RecvDone::failed(WcStatus::LocLenErr), after)
                 });
                 return Err(Refusal::Nak(NakReason::InvalidRequest));
@@ -375,10 +377,12 @@ impl LoopQp {
         if facts.invalidates
             && let Err(reason) = qp.invalidate(wqe.wr.imm)
         {
-            settled(|after| qp.complete_recv(recv, &RecvDone::failed(WcStatus::WrFlushErr), after));
+            with_aftermath(|after| {
+                qp.complete_recv(recv, &RecvDone::failed(WcStatus::WrFlushErr), after)
+            });
             return Err(Refusal::Nak(reason));
         }
-        settled(|after| qp.complete_recv(recv, &done, after));
+        with_aftermath(|after| qp.complete_recv(recv, &done, after));
         Ok(())
     }
 }

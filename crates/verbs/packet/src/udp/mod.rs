@@ -41,7 +41,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 use sluice_wire::icrc::{self, Icrc, Unseen};
 use sluice_wire::ipv4;
-use sluice_wire::rider;
+use sluice_wire::piggyback;
 use sluice_wire::udp::ROCE_PORT;
 
 pub use self::group::Group;
@@ -373,15 +373,15 @@ fn take(
     let count = datagram.bytes.len().div_ceil(segment);
     let carrier = count
         .checked_sub(2)
-        .filter(|_| ends_with_rider(datagram.bytes, segment));
+        .filter(|_| ends_with_piggyback(datagram.bytes, segment));
     let mut segments = datagram.bytes.chunks(segment);
     for segment in segments.by_ref().take(carrier.unwrap_or(count)) {
         one(segment, &mut numbers);
     }
-    if let (Some(carrier), Some(rider)) = (segments.next(), segments.next()) {
+    if let (Some(carrier), Some(piggyback)) = (segments.next(), segments.next()) {
         let next = numbers.next;
         numbers.next = next.wrapping_add(1);
-        one(rider, &mut numbers);
+        one(piggyback, &mut numbers);
         numbers.next = next;
         one(carrier, &mut numbers);
     }
@@ -393,10 +393,10 @@ fn take(
 
 /// Whether the last segment is an acknowledgement behind a packet that is none. It was sent before that:
 /// programs that sleep until their request is acknowledged do not expect the peer's answer sooner.
-fn ends_with_rider(bytes: &[u8], segment: usize) -> bool {
+fn ends_with_piggyback(bytes: &[u8], segment: usize) -> bool {
     let is_ack = |bytes: &[u8]| {
         let packet = bytes.len().checked_sub(icrc::BYTES);
-        packet.is_some_and(|packet| bytes.get(..packet).is_some_and(rider::may_ride))
+        packet.is_some_and(|packet| bytes.get(..packet).is_some_and(piggyback::may_piggyback))
     };
     let mut segments = bytes.chunks(segment);
     let (last, before) = (segments.next_back(), segments.next_back());

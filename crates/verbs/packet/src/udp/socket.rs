@@ -329,7 +329,8 @@ pub struct Outgoing {
     headers: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: as for `Incoming`; between calls the pointers are not used.
+// SAFETY: the pointers in `headers` and `parts` lead into the other fields, which go where this goes, and
+// to slices that are lent for one call; between calls nobody follows them.
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {

@@ -26,7 +26,7 @@ fn no_rule_is_broken() {
 fn each_rule_is_broken_by_who_bends_it() {
     let bends: [(Bend, &[u32]); 11] = [
         (Bend::Behind, &[1, 3]),
-        (Bend::Unsettled, &[4]),
+        (Bend::LeavesKept, &[4]),
         (Bend::TwoWays, &[1]),
         (Bend::AtOnce, &[2]),
         (Bend::NoLinger, &[2]),

@@ -1,4 +1,4 @@
-//! Two hosts with a lane each, programs on them, and a network with two ways in each direction. Whatever
+//! Two hosts with a shard each, programs on them, and a network with two ways in each direction. Whatever
 //! breaks a rule is noted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,7 +35,7 @@ pub enum Bend {
     /// What goes beside a packet, or in front, goes behind it.
     Behind,
     /// What is kept back leaves only when the next one is.
-    Unsettled,
+    LeavesKept,
     /// Acknowledgements take the sockets and answers do not.
     TwoWays,
     /// Requests change their way whatever is under way.
@@ -316,7 +316,7 @@ impl World {
         *look_at = at.min(*look_at);
     }
 
-    /// When somebody must look, as whoever has worked on the lane says.
+    /// When somebody must look, as whoever has worked on the shard says.
     fn set_deadline(&mut self, host: usize) {
         let now = self.instant();
         let own = &self.hosts[host];
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// Whoever polls, or the lane's thread, works on it.
+    /// Whoever polls, or the shard's thread, works on it.
     fn look(&mut self, host: usize) {
         let now = self.instant();
         let own = &mut self.hosts[host];
@@ -485,7 +485,7 @@ impl World {
         }
     }
 
-    /// A round, as the lane's holder does it.
+    /// A round, as the shard's holder does it.
     fn send(&mut self, host: usize, poster: Option<Poster>) {
         let now = self.instant();
         for flow in core::mem::take(&mut self.hosts[host].notes) {
@@ -632,8 +632,8 @@ impl World {
     }
 
     fn flush(&mut self, host: usize, way: usize) {
-        let settles = self.bend != Bend::Unsettled;
-        if settles && let Some(kept) = self.hosts[host].planner.settle(way) {
+        let takes_kept = self.bend != Bend::LeavesKept;
+        if takes_kept && let Some(kept) = self.hosts[host].planner.take_kept(way) {
             self.stage(host, way, kept, None);
         }
         let staged = self.hosts[host].ways[way].staged.len();

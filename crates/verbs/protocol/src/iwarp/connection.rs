@@ -7,6 +7,7 @@ use sluice_wire::iwarp::{Cause, Kind, Segment, Terminate, fpdu};
 
 use super::counters::Counters;
 use super::frame::{Frame, Payload, terminate};
+use super::keepalive::Keepalive;
 use super::memory::{Direct, Memory, Refusal};
 use super::receive::{Fault, Intake, Receiver};
 use super::send::Sender;
@@ -28,6 +29,8 @@ pub struct Config {
     pub receive_wait: Duration,
     /// How long the peer has to close the stream after it was given up, until it is reset.
     pub close_wait: Duration,
+    /// After how long a peer that does not answer is sent a WRITE of nothing. Zero: never.
+    pub keepalive: Duration,
 }
 
 /// Why a connection is over before its time.
@@ -59,6 +62,7 @@ pub struct Connection {
     receiver: Receiver,
     sender: Sender,
     counters: Counters,
+    keepalive: Keepalive,
     failure: Option<Failure>,
     /// To be sent, as the last frame.
     terminate: Option<Terminate>,
@@ -84,6 +88,7 @@ impl Connection {
             receiver: Receiver::new(&config.settings),
             sender: Sender::new(&config.settings, mulpdu, config.depth),
             counters: Counters::default(),
+            keepalive: Keepalive::new(config.keepalive),
             failure: None,
             terminate: None,
             close_at: None,
@@ -117,6 +122,7 @@ impl Connection {
                 Ok(bytes) => {
                     used += bytes;
                     self.stalled = None;
+                    self.keepalive.heard();
                     if self.finished && !self.sender.owed.is_empty() {
                         // What our direction is closed for cannot be answered, nor refused.
                         self.lost(memory);
@@ -154,6 +160,9 @@ impl Connection {
 
     /// So many of the bytes that [`Connection::expected`] named are there.
     pub fn placed(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.keepalive.heard();
+        }
         let bytes = self.receiver.placed(bytes);
         self.counters.bytes_direct += bytes as u64;
     }
@@ -206,6 +215,13 @@ impl Connection {
             Payload::Region { .. } | Payload::None => refusal.at_request(),
         };
         self.give_up(now, cause, None, memory);
+    }
+
+    /// What [`Connection::transmit`] gave is written.
+    pub fn sent(&mut self, now: Instant) {
+        if self.sender.take_spoken() {
+            self.keepalive.sent(now);
+        }
     }
 
     /// The memory of what was written up to that place of the stream is needed no more
@@ -263,6 +279,9 @@ impl Connection {
             None => self.peer_closed || self.closing && self.sender.is_idle(),
         };
         self.finished |= ends;
+        if self.finished {
+            self.keepalive.stop();
+        }
         if self.reset {
             Stream::Reset
         } else if self.finished {
@@ -275,7 +294,7 @@ impl Connection {
     /// When [`Connection::expire`] is to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let stalled = self.stalled.as_ref().map(|(until, _)| *until);
-        earlier(stalled, self.close_at)
+        earlier(earlier(stalled, self.close_at), self.keepalive.due())
     }
 
     /// The deadline has come, or not yet.
@@ -284,6 +303,9 @@ impl Connection {
             && until <= now
         {
             self.give_up(now, NO_RECEIVE, culprit, memory);
+        }
+        if self.keepalive.expire(now) {
+            self.sender.keep_alive();
         }
         if self.close_at.is_some_and(|at| at <= now) {
             self.close_at = None;
@@ -335,6 +357,7 @@ impl Connection {
         }
         self.failure = Some(failure);
         self.stalled = None;
+        self.keepalive.stop();
         if let Failure::Peer(message) = &failure {
             self.blame(message);
         }

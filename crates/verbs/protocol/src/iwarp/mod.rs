@@ -21,6 +21,7 @@
 //! | bytes were read to where [`Connection::expected`] said | [`Connection::placed`] |
 //! | the program posted a request | [`Connection::post`] |
 //! | there is room to write | [`Connection::transmit`], until there is enough for a `writev` |
+//! | what there was is written | [`Connection::sent`], which keepalives count from |
 //! | what was written needs its memory no more | [`Connection::released`] |
 //! | a receive was posted while [`Connection::is_stalled`] | [`Connection::receive`] again |
 //! | the deadline has come | [`Connection::expire`] |
@@ -59,6 +60,10 @@
 //! - **A SEND or WRITE is done when its bytes are let go of**, which says nothing of the peer (RFC
 //!   5040 §5.5). That something is wrong with one may be known only by a Terminate message that
 //!   comes later.
+//! - **A peer that does not answer is sent a WRITE of nothing** ([`Config::keepalive`]), which no key is
+//!   looked at for (RFC 5040 has such a WRITE be legal): there are peers that miss what comes while they are
+//!   busy, and see it when more comes. Seven times at most, each after twice as long, until it says something
+//!   or the program sends something.
 //! - SEND with immediate data is not in RFC 7306. WRITE with it is a WRITE and a message of 8
 //!   bytes, of which ours are the first 4.
 //!
@@ -70,6 +75,7 @@
 mod connection;
 mod counters;
 mod frame;
+mod keepalive;
 mod memory;
 mod receive;
 mod send;

@@ -23,6 +23,12 @@ pub(super) enum Owed {
     Atomic(AtomicResponse),
 }
 
+/// No key is looked at where there are no bytes (RFC 6581 has these messages be empty).
+const NOWHERE: Remote = Remote {
+    address: 0,
+    rkey: 0,
+};
+
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -95,6 +101,10 @@ pub(super) struct Sender {
     /// This end waits until the peer has sent something.
     waits: bool,
     empty_rtr: bool,
+    /// A WRITE of nothing is to be sent, between messages.
+    keepalive: bool,
+    /// Frames were given out that are of the program's requests or of its peer's.
+    spoken: bool,
 }
 
 impl Sender {
@@ -117,15 +127,12 @@ impl Sender {
             released: 0,
             waits: settings.first == First::Peer,
             empty_rtr: settings.first == First::Own(Some(Rtr::Empty)),
-        };
-        // No key is looked at where there are no bytes (RFC 6581 has these messages be empty).
-        let nowhere = Remote {
-            address: 0,
-            rkey: 0,
+            keepalive: false,
+            spoken: false,
         };
         let operation = match settings.first {
-            First::Own(Some(Rtr::Write)) => Operation::Write(nowhere),
-            First::Own(Some(Rtr::Read)) => Operation::Read(nowhere),
+            First::Own(Some(Rtr::Write)) => Operation::Write(NOWHERE),
+            First::Own(Some(Rtr::Read)) => Operation::Read(NOWHERE),
             _ => return sender,
         };
         sender.queue.push_back(Entry {
@@ -327,6 +334,17 @@ impl Sender {
         self.waiting = 0;
         self.turn = None;
         self.empty_rtr = false;
+        self.keepalive = false;
+    }
+
+    /// The peer is to be sent something, whatever it is.
+    pub fn keep_alive(&mut self) {
+        self.keepalive = true;
+    }
+
+    /// Whether frames were given out since the last call, keepalives apart.
+    pub const fn take_spoken(&mut self) -> bool {
+        core::mem::replace(&mut self.spoken, false)
     }
 }
 
@@ -357,6 +375,7 @@ impl Sender {
     /// The next frame, if there is one. `has_received`: a frame of the peer's has come.
     pub fn next_frame(&mut self, has_received: bool) -> Option<Frame> {
         if core::mem::take(&mut self.empty_rtr) {
+            self.spoken = true;
             return Some(Frame::empty(self.crc));
         }
         // A responder's first frame comes after the initiator's (RFC 5044 §7.1.2).
@@ -365,8 +384,19 @@ impl Sender {
         }
         let turn = match self.turn {
             Some(turn) => turn,
+            None if core::mem::take(&mut self.keepalive) => {
+                let header = Header {
+                    last: true,
+                    kind: Kind::Write(Tagged {
+                        stag: NOWHERE.rkey,
+                        offset: NOWHERE.address,
+                    }),
+                };
+                return Frame::new(&header, &[], Payload::None, self.crc);
+            }
             None => self.choose()?,
         };
+        self.spoken = true;
         let frame = match turn {
             Turn::Request => self.request_frame()?,
             Turn::Response(done) => self.response_frame(done)?,

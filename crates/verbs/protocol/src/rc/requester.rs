@@ -372,6 +372,7 @@ impl Requester {
             Due::Nothing => {}
             Due::Timeout => {
                 counters.timeouts += 1;
+                self.timers.silent();
                 self.retry();
             }
             Due::Probe => {
@@ -466,6 +467,7 @@ impl Requester {
     pub fn alive(&mut self) {
         self.retries = self.retries_max;
         self.rnr_retries = self.rnr_retries_max;
+        self.timers.heard();
     }
 
     /// Completes the first request if it is all answered.

@@ -34,6 +34,8 @@ impl RoundTrip {
 pub(crate) struct Timers {
     /// None: wait for ever (IBTA 9.7.6.1.3).
     timeout: Option<u64>,
+    /// Timeouts in a row without a sign of the peer.
+    silences: u32,
     round_trip: RoundTrip,
     /// Doubles the probe's delay, until an undisturbed sample comes (RFC 6298 §5.5).
     backoff: u32,
@@ -64,6 +66,7 @@ impl Timers {
     pub fn new(code: u8) -> Self {
         Self {
             timeout: (code != 0).then(|| 4096 << (code & 31)),
+            silences: 0,
             round_trip: RoundTrip::default(),
             backoff: 0,
             ack: None,
@@ -87,9 +90,31 @@ impl Timers {
         (delay << self.backoff).min(Self::PROBE_MAX)
     }
 
+    /// For how long the peer may be silent now, in timeouts that the program chose. A requester may
+    /// take up to four of them for one (IBTA 9.7.6.1.3). It does from the third on: a lost answer is
+    /// asked for soon, and a peer whose thread waits for a processor is not given up for it.
+    fn stretch(&self) -> u64 {
+        match self.silences {
+            0 | 1 => 1,
+            2 => 2,
+            _ => 4,
+        }
+    }
+
+    /// The timeout has passed without a sign of the peer.
+    pub fn silent(&mut self) {
+        self.silences = self.silences.saturating_add(1);
+    }
+
+    /// The peer has done something new.
+    pub fn heard(&mut self) {
+        self.silences = 0;
+    }
+
     /// The oldest packet on its way is another one now, or was sent again.
     pub fn restart(&mut self, now: Instant) {
-        self.ack = self.timeout.map(|timeout| now.after_nanos(timeout));
+        let timeout = self.timeout.map(|timeout| timeout * self.stretch());
+        self.ack = timeout.map(|timeout| now.after_nanos(timeout));
         self.probe = Some(now.after_nanos(self.probe_delay()));
     }
 
@@ -171,6 +196,26 @@ mod tests {
         timers.restart(Instant::default());
         assert_eq!(timers.ack, None);
         assert!(timers.probe.is_some());
+    }
+
+    #[test]
+    fn a_peer_that_stays_silent_is_given_more_time() {
+        let mut timers = Timers::new(1);
+        let mut waits = [0; 6];
+        for wait in &mut waits {
+            timers.restart(Instant::default());
+            *wait = timers.ack.unwrap().nanos_since(Instant::default()) / 8_192;
+            timers.silent();
+        }
+        assert_eq!(waits, [1, 1, 2, 4, 4, 4]);
+        timers.heard();
+        timers.restart(Instant::default());
+        assert_eq!(timers.ack, Some(Instant::from_nanos(8_192)));
+        // The longest of all, as often as may be.
+        let mut timers = Timers::new(31);
+        (0..8).for_each(|_| timers.silent());
+        timers.restart(Instant::default());
+        assert_eq!(timers.ack, Some(Instant::from_nanos(4 * (4096 << 31))));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use sluice_protocol::iwarp::{Config, Connection, First, Settings, Stream};
-use sluice_protocol::{Completion, Instant, Operation, Remote, Request, Status};
+use sluice_protocol::{Completion, Instant, Operation, Remote, Status};
 use sluice_wire::iwarp::message::ReadRequest;
 use sluice_wire::iwarp::{Header, Kind, Tagged, Untagged, fpdu};
 
-use super::harness::Ledger;
+use super::harness::{Ledger, request};
 
 const NOW: Instant = Instant::from_nanos(0);
 const REGION: Remote = Remote {
@@ -28,17 +28,8 @@ fn connection() -> Connection {
         depth: 8,
         receive_wait: Duration::ZERO,
         close_wait: Duration::from_secs(1),
+        keepalive: Duration::ZERO,
     })
-}
-
-fn request(seq: u64, operation: Operation, length: u32) -> Request {
-    Request {
-        seq,
-        operation,
-        length,
-        solicited: false,
-        srq: None,
-    }
 }
 
 fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {

@@ -33,6 +33,8 @@ const WORDS_AT: usize = WRITABLE - 8 * WORDS;
 const RECEIVE_BYTES: u32 = 3000;
 const DEPTH: usize = 16;
 const STEPS_MAX: usize = 4000;
+/// So short that all steps together are far from the other times.
+const KEEPALIVE: Duration = Duration::from_micros(1);
 
 /// Decisions, from bytes; when these have run out, from a generator that goes on from them.
 pub struct Chance<'a> {
@@ -322,6 +324,7 @@ impl World {
                 depth: DEPTH,
                 receive_wait: Duration::from_secs(1),
                 close_wait: Duration::from_secs(1),
+                keepalive: KEEPALIVE,
             };
             End::new(end, &config)
         };
@@ -414,6 +417,7 @@ impl World {
         let here = &mut self.ends[end];
         assert_eq!(here.written + bytes.len() as u64, frame.end);
         here.written = frame.end;
+        here.connection.sent(Instant::from_nanos(self.now));
         self.ends[1 - end].pipe.extend(bytes);
         true
     }
@@ -454,6 +458,14 @@ impl World {
         }
     }
 
+    /// Time goes on: a peer that has not answered may be sent a WRITE of nothing.
+    fn time_passes(&mut self, end: usize) {
+        self.now += KEEPALIVE.as_nanos() as u64 * 3;
+        let now = self.now();
+        let here = &mut self.ends[end];
+        here.connection.expire(now, &mut here.ledger);
+    }
+
     pub fn release(&mut self, end: usize) {
         let here = &mut self.ends[end];
         here.connection.released(here.written);
@@ -473,7 +485,7 @@ impl World {
     /// One of the two, does something.
     pub fn step(&mut self, chance: &mut Chance<'_>, wild: bool) {
         let end = chance.below(2);
-        match chance.below(12) {
+        match chance.below(13) {
             0..=2 => self.post(end, chance, wild),
             3..=5 => {
                 self.transmit(end);
@@ -489,6 +501,7 @@ impl World {
             }
             9 => self.post_receive(end),
             10 => self.release(end),
+            11 => self.time_passes(end),
             _ => self.collect(end),
         }
     }
@@ -497,13 +510,7 @@ impl World {
     /// RTR, the responder waits for that (RFC 5044 §7.1.2).
     pub fn settle(&mut self) {
         if self.ends[0].posted.is_empty() {
-            let request = Request {
-                seq: 0,
-                operation: Operation::Send,
-                length: 0,
-                solicited: false,
-                srq: None,
-            };
+            let request = request(0, Operation::Send, 0);
             let here = &mut self.ends[0];
             here.connection.post(request).expect("the first");
             here.posted.push(request);
@@ -641,6 +648,17 @@ impl World {
     }
 }
 
+/// A request for nothing but that.
+pub fn request(seq: u64, operation: Operation, length: u32) -> Request {
+    Request {
+        seq,
+        operation,
+        length,
+        solicited: false,
+        srq: None,
+    }
+}
+
 /// The bytes of a frame, as a driver writes them.
 pub fn render(frame: &Frame, payload: &[u8]) -> Vec<u8> {
     assert_eq!(payload.len(), frame.payload.length() as usize);
@@ -699,6 +717,7 @@ pub fn stranger(bytes: &[u8]) {
             depth: DEPTH,
             receive_wait: Duration::ZERO,
             close_wait: Duration::from_secs(1),
+            keepalive: Duration::ZERO,
         };
         let mut world = World {
             ends: [End::new(0, &config), End::new(1, &config)],

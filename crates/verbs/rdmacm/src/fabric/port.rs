@@ -21,6 +21,8 @@ const INBOX_MAX: usize = 4096;
 /// How long a process that ends waits for its peers' agreement: time for three repetitions.
 const FAREWELL: Duration = Duration::from_secs(2);
 const FAREWELL_STEP: Duration = Duration::from_millis(2);
+/// What one of them counts for at most.
+const FAREWELL_STEP_MAX: Duration = Duration::from_millis(50);
 
 /// What the connection manager must know of a device whose peers are on other hosts.
 #[derive(Clone, Copy)]
@@ -186,7 +188,7 @@ impl Fabric {
     /// there is no kernel that would send them again. Never waits for a lock: who has it may be
     /// gone.
     pub fn leave(&self) {
-        let end = Instant::now() + FAREWELL;
+        let (mut left, mut before) = (FAREWELL, Instant::now());
         let mut told = false;
         loop {
             if let Ok(mut machine) = self.machine.try_lock() {
@@ -204,10 +206,14 @@ impl Fabric {
                     return;
                 }
             }
-            if Instant::now() >= end {
+            std::thread::sleep(FAREWELL_STEP);
+            // Time in which this process stood still is no time for repetitions.
+            let now = Instant::now();
+            left = left.saturating_sub((now - before).min(FAREWELL_STEP_MAX));
+            before = now;
+            if left.is_zero() {
                 return;
             }
-            std::thread::sleep(FAREWELL_STEP);
         }
     }
 

@@ -17,8 +17,8 @@ use crate::Errno;
 use crate::address::Address;
 use crate::channel::Key;
 use crate::connector::{
-    Arrival, Connector, Conversation, From, Happening, Link, Offer, Patience, Search, Surroundings,
-    Target,
+    Arrival, Connector, Conversation, From, Happening, IncomingRequest, Link, Patience, Search,
+    Surroundings, Target,
 };
 use crate::message::Message;
 use crate::poller::Watched;
@@ -249,7 +249,7 @@ impl Shared {
                 if let Some(trace) = self.trace {
                     trace::requested(trace, &message);
                 }
-                Some(Arrival::Request(Box::new(HostOffer {
+                Some(Arrival::Request(Box::new(HostRequest {
                     host: Arc::clone(self),
                     number,
                     stranger,
@@ -277,14 +277,14 @@ impl Shared {
     }
 }
 
-struct HostOffer {
+struct HostRequest {
     host: Arc<Shared>,
     number: u64,
     stranger: Stranger,
     message: Message,
 }
 
-impl Offer for HostOffer {
+impl IncomingRequest for HostRequest {
     fn message(&self) -> &Message {
         &self.message
     }

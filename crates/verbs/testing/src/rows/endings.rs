@@ -137,7 +137,7 @@ fn expect_the_end(end: &Joined) {
 }
 
 fn write_to_nobody(side: &mut Side) {
-    let end = side.connected(QpType::Rc, LEN);
+    let end = side.connected_in_vain(LEN);
     let other = side.connected(QpType::Rc, LEN);
     side.meet();
     side.meet();
@@ -162,7 +162,7 @@ pub const fn a_peer_that_goes_away_is_noticed() -> Row {
 
 /// Writes as long as somebody is there.
 fn outlive(side: &mut Side) {
-    let end = side.connected(QpType::Rc, LEN);
+    let end = side.connected_in_vain(LEN);
     let sge = [end.sge(0, 64)];
     end.done(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0));
     side.meet();
@@ -193,7 +193,7 @@ pub const fn a_peer_that_goes_away_ends_what_waits_for_it() -> Row {
 /// Nothing more is posted: the transport notices by itself.
 fn wait_in_vain(side: &mut Side) {
     for _ in ENDS {
-        let end = side.connected(QpType::Rc, LEN);
+        let end = side.connected_in_vain(LEN);
         let sge = [end.sge(0, 64)];
         end.post(&end.request(WrOpcode::Send, 1, &sge, 0));
         end.post(&end.request(WrOpcode::RdmaRead, 2, &sge, 0));

@@ -125,7 +125,7 @@ pub const fn a_peer_in_error_answers_nothing() -> Row {
 
 fn ask_in_vain(side: &mut Side) {
     for opcode in [WrOpcode::RdmaWrite, WrOpcode::Send, WrOpcode::RdmaRead] {
-        let end = side.connected(QpType::Rc, LEN);
+        let end = side.connected_in_vain(LEN);
         side.meet();
         let sge = [end.sge(0, 64)];
         end.post(&end.request(opcode, 1, &sge, 0));

@@ -13,7 +13,7 @@ use sluice_verbs::{QpState, SendWr, WcStatus, WrOpcode};
 use sluice_verbs_testing::{End, Memory, pattern, request, until};
 use sluice_wire::iwarp::Startup;
 
-use crate::peer::{Host, RECEIVE, RECEIVES, REGION, SEED, address, offer};
+use crate::peer::{Host, RECEIVE, RECEIVES, REGION, SEED, address, parameters};
 
 /// Where WRITEs go, the word of an atomic is, and what is read comes to. All in front of it stays.
 const WRITTEN: usize = 1 << 19;
@@ -203,10 +203,10 @@ fn cut(hosts: &[(Host, Memory); 2], left: [usize; 2], resets: bool) {
     let left = left.map(|bytes| bytes.saturating_add(start));
     let (to, thread) = relay(answers.address(), left, resets, &over);
     let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let number = asks.cm().connect(from, to, 0, &offer()).unwrap();
+    let number = asks.cm().connect(from, to, 0, &parameters()).unwrap();
     let (requested, event) = answers.event();
     assert!(matches!(event, Event::Requested { .. }), "{event:?}");
-    answers.cm().accept(requested, &offer()).unwrap();
+    answers.cm().accept(requested, &parameters()).unwrap();
     let (accepted, event) = asks.event();
     assert_eq!(accepted, number);
     assert!(matches!(event, Event::Accepted(_)), "{event:?}");

@@ -6,4 +6,5 @@ mod cuts;
 mod floods;
 mod lies;
 mod peer;
+mod sleepers;
 mod startups;

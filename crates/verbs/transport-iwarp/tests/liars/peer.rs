@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use sluice_protocol::iwarp::{Wishes, arrived, request};
 use sluice_transport_iwarp::IwarpTransport;
-use sluice_verbs::iw_cm::{Event, EventSink, IwCm, Offer};
-use sluice_verbs::{AhAttr, Context, Device, Gid, Pd, QpAttr, QpState, QpType, WcStatus, qp_mask};
+use sluice_verbs::iw_cm::{ConnectionParameters, Event, EventSink, IwCm};
+use sluice_verbs::{
+    AhAttr, Context, Device, Error, Gid, Pd, QpAttr, QpState, QpType, WcStatus, qp_mask,
+};
 use sluice_verbs_testing::{End, Memory, PATIENCE, until};
 use sluice_wire::iwarp::message::ReadRequest;
 use sluice_wire::iwarp::{
@@ -45,8 +47,8 @@ pub struct Host {
     address: SocketAddr,
 }
 
-pub fn offer() -> Offer {
-    Offer {
+pub fn parameters() -> ConnectionParameters {
+    ConnectionParameters {
         ird: IRD,
         ord: 4,
         private_data: Vec::new(),
@@ -58,10 +60,19 @@ impl Host {
         let transport = IwarpTransport::over_tcp(1, crc).unwrap();
         let (sender, events) = channel();
         transport.set_sink(Arc::new(Sink(Mutex::new(sender))));
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
-        transport.listen(address, false).unwrap();
+        // Liars, too, may get no processor between connecting and asking.
+        transport.set_request_wait(PATIENCE);
+        // Somebody else may take the port that was free.
+        let address = loop {
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let address = free.local_addr().unwrap();
+            drop(free);
+            match transport.listen(address, false) {
+                Ok(_) => break address,
+                Err(Error::System(errno)) if errno.0 == libc::EADDRINUSE => {}
+                Err(why) => panic!("{address}: {why}"),
+            }
+        };
         let context = Device::new("host", transport.clone()).open().unwrap();
         let pd = context.alloc_pd().unwrap();
         Self {
@@ -92,7 +103,7 @@ impl Host {
         let mut liar = Liar::asks(self.address);
         let (stream, event) = self.event();
         assert!(matches!(event, Event::Requested { .. }), "{event:?}");
-        self.cm().accept(stream, &offer()).unwrap();
+        self.cm().accept(stream, &parameters()).unwrap();
         let end = self.end(stream);
         liar.hears_reply();
         (end, liar)
@@ -235,7 +246,13 @@ impl Liar {
 
     fn reads(&mut self) -> std::io::Result<usize> {
         let mut bytes = [0; 64 << 10];
-        let count = self.tcp.read(&mut bytes)?;
+        let count = loop {
+            match self.tcp.read(&mut bytes) {
+                // Stopped meanwhile (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
         self.came.extend_from_slice(&bytes[..count]);
         Ok(count)
     }
@@ -257,8 +274,18 @@ impl Liar {
         bytes
     }
 
-    /// The next segment. None: the stream has ended, in order.
+    /// The next segment but keepalives. None: the stream has ended, in order.
     pub fn next(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        loop {
+            match self.next_of_any()? {
+                Some(ulpdu) if ulpdu == write(0, 0, &[]) => {}
+                next => return Ok(next),
+            }
+        }
+    }
+
+    /// The next segment, keepalives too.
+    pub fn next_of_any(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         loop {
             if let Some((ulpdu, used)) = fpdu::parse(&self.came, self.crc).unwrap() {
                 let ulpdu = ulpdu.to_vec();

@@ -13,7 +13,7 @@ use crate::node::Node;
 pub struct RoceCq {
     node: Arc<Node>,
     id: u32,
-    /// The lanes that its completions come from.
+    /// The shards that its completions come from.
     sources: Arc<Sources>,
     vain: VainPolls,
 }

@@ -30,7 +30,7 @@ impl transport::Gsi for Port1 {
         let common = node.common();
         let way = common.network.way(&path, 0)?;
         common.gsi.post(way.path, mad);
-        node.lanes.send_waiting();
+        node.shards.send_waiting();
         Ok(())
     }
 

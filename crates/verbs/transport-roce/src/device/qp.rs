@@ -27,7 +27,7 @@ pub struct RoceQp {
 
 impl RoceQp {
     fn machine<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
-        self.node.lanes.with_machine(&self.part, work)
+        self.node.shards.with_machine(&self.part, work)
     }
 
     /// The way to a connected queue pair's peer. Extended targets have one too: answers go there.
@@ -78,7 +78,7 @@ impl QpTransport for RoceQp {
     }
 
     fn posted(&self, handed: &Handed, _after: &mut Aftermath) -> Option<SendDone> {
-        self.node.lanes.posted(&self.part, handed)
+        self.node.shards.posted(&self.part, handed)
     }
 
     fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
@@ -88,7 +88,7 @@ impl QpTransport for RoceQp {
             QpState::Reset => {
                 // What the program has seen come is answered: its peer may wait for that, and the
                 // queue pair will be gone when it asks again.
-                self.node.lanes.settle_one(part.lane, after);
+                self.node.shards.send_due(part.shard, after);
                 self.machine(|machine| machine.clear(after));
             }
             QpState::Err => self.machine(|machine| machine.stop(after)),

@@ -15,7 +15,7 @@ use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{CqTransport, Result, Transport};
 
-use crate::counters::LaneCounters;
+use crate::counters::ShardCounters;
 use crate::device::cq::RoceCq;
 use crate::device::port1::Port1;
 use crate::device::qp::RoceQp;
@@ -85,11 +85,11 @@ impl RoceTransport {
         if let Some(members) = members.map_err(OpenError::System)? {
             network.steer(group, members);
         }
-        let lanes = ports
+        let shards = ports
             .into_iter()
             .map(|port| vec![ports::dressed(port, Below::Socket)])
             .collect();
-        Self::of(rendezvous, network, lanes)
+        Self::of(rendezvous, network, shards)
     }
 
     /// A transport over ports of somebody's own, of which the first reaches every address, in IP
@@ -102,29 +102,29 @@ impl RoceTransport {
         directory: &Path,
         ip_bytes: u32,
     ) -> core::result::Result<Arc<Self>, OpenError> {
-        Self::with_lanes(vec![ports], directory, ip_bytes)
+        Self::with_shards(vec![ports], directory, ip_bytes)
     }
 
-    /// The same with several engine threads, each with the ports of its lane: 1 to [`crate::LANES_MAX`].
+    /// The same with several engine threads, each with the ports of its shard: 1 to [`crate::SHARDS_MAX`].
     #[doc(hidden)]
-    pub fn with_lanes(
-        lanes: Vec<Vec<Box<dyn Port>>>,
+    pub fn with_shards(
+        shards: Vec<Vec<Box<dyn Port>>>,
         directory: &Path,
         ip_bytes: u32,
     ) -> core::result::Result<Arc<Self>, OpenError> {
         let rendezvous = Rendezvous::open(directory).map_err(OpenError::Rendezvous)?;
-        Self::of(rendezvous, Network::everywhere(ip_bytes), lanes)
+        Self::of(rendezvous, Network::everywhere(ip_bytes), shards)
     }
 
     fn of(
         rendezvous: Rendezvous,
         network: Network,
-        lanes: Vec<Vec<Box<dyn Port>>>,
+        shards: Vec<Vec<Box<dyn Port>>>,
     ) -> core::result::Result<Arc<Self>, OpenError> {
         let node = Node::new(node::Parts {
             rendezvous,
             network,
-            lanes,
+            shards,
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;
@@ -149,7 +149,7 @@ pub struct Dropped {
     pub not_taken: u64,
     /// There was no way to the destination.
     pub unreachable: u64,
-    /// Came by another lane's ports, or to another process, when too many of these waited.
+    /// Came by another shard's ports, or to another process, when too many of these waited.
     pub crowded: u64,
 }
 
@@ -157,16 +157,20 @@ impl RoceTransport {
     /// What was dropped so far.
     #[doc(hidden)]
     pub fn dropped(&self) -> Dropped {
-        let sum = |of: fn(&LaneCounters) -> &AtomicU64| {
-            let each = self.node.lanes.iter().map(|lane| of(&lane.gate.counters));
+        let sum = |of: fn(&ShardCounters) -> &AtomicU64| {
+            let each = self
+                .node
+                .shards
+                .iter()
+                .map(|shard| of(&shard.gate.counters));
             each.map(|counter| counter.load(Ordering::Relaxed)).sum()
         };
         Dropped {
-            malformed: sum(|lane| &lane.malformed),
-            unknown_qp: sum(|lane| &lane.unknown_qp),
-            not_taken: sum(|lane| &lane.not_taken),
-            unreachable: sum(|lane| &lane.unreachable),
-            crowded: sum(|lane| &lane.crowded),
+            malformed: sum(|shard| &shard.malformed),
+            unknown_qp: sum(|shard| &shard.unknown_qp),
+            not_taken: sum(|shard| &shard.not_taken),
+            unreachable: sum(|shard| &shard.unreachable),
+            crowded: sum(|shard| &shard.crowded),
         }
     }
 }

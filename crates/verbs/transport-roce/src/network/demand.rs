@@ -12,7 +12,7 @@ const WINDOW_NS: u64 = 10_000_000;
 const QUIET_MS: u64 = 200;
 const QUIET_MS_MAX: u64 = 60_000;
 /// The environment's variable for it, in milliseconds, 10 to 60,000; another value counts as none.
-/// sluiced, whose bursts are trials as a rule, sets less.
+/// sluiced, whose bursts are A/B tests as a rule, sets less.
 pub const QUIET_VARIABLE: &str = "SLUICE_VERBS_STEER_MS";
 /// So many times as long after somebody has said that packets are to be expected: programs tell one
 /// another more before they send.

@@ -51,10 +51,12 @@ struct State {
     /// Interfaces that AF_XDP was tried on.
     tried: BTreeSet<u32>,
     served: Vec<Served>,
+    /// Interfaces whose link went away when the program was attached.
+    without_link: BTreeSet<u32>,
     /// The UDP sockets.
     group: Option<Group>,
     /// Of the sockets at one port each that has joined gets a datagram to a group: those of the first
-    /// lane are enough.
+    /// shard are enough.
     members: Option<Members>,
     blocks: Vec<u16>,
     confirmed: u64,
@@ -64,7 +66,7 @@ struct State {
 /// An interface whose RoCEv2 packets come past the kernel's stack.
 struct Served {
     steering: Steering,
-    /// The first of its ports, among the lane's.
+    /// The first of its ports, among the shard's.
     port: usize,
 }
 
@@ -145,6 +147,7 @@ impl Network {
                 hops: HashMap::new(),
                 tried: BTreeSet::new(),
                 served: Vec::new(),
+                without_link: BTreeSet::new(),
                 group: None,
                 members: None,
                 blocks: Vec::new(),
@@ -264,6 +267,22 @@ impl Network {
         }
         state.demand.start(now_ns());
         state.served.push(Served { steering, port });
+    }
+
+    /// The link of an interface that is served has gone away with the program, or is there again.
+    pub fn note_link(&self, interface: u32, is_there: bool) {
+        let mut state = lock(&self.state);
+        match is_there {
+            true => state.without_link.remove(&interface),
+            false => state.without_link.insert(interface),
+        };
+    }
+
+    /// The interface of a way, if its link went away with the program.
+    pub fn without_link(&self, way: &Way) -> Option<u32> {
+        let index = way.path.interface;
+        let state = lock(&self.state);
+        state.without_link.contains(&index).then_some(index)
     }
 
     /// Somebody is about to send, or to receive: [`Network::steer_on_demand`] is to be called soon.

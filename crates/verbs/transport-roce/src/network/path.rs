@@ -4,17 +4,17 @@ use sluice_packet::Path;
 use sluice_verbs::{AhAttr, Error, Qp, Result};
 use sluice_wire::udp::ENTROPY_PORTS;
 
-/// Where packets go, and by which of a lane's ports.
+/// Where packets go, and by which of a shard's ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub path: Path,
-    /// Its place among the lane's ports.
+    /// Its place among the shard's ports.
     pub port: usize,
     /// The same for bulk, which may be better off elsewhere.
     pub bulk: usize,
 }
 
-/// The first port of a lane is its UDP socket, which reaches everybody.
+/// The first port of a shard is its UDP socket, which reaches everybody.
 pub const UDP_PORT: usize = 0;
 
 /// Hops when the program names none.

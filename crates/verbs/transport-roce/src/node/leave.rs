@@ -5,15 +5,15 @@
 //! directory; those of one that is killed are left to whoever comes next ([`sluice_rendezvous`]).
 
 use sluice_sys::at_exit::AtExit;
-use sluice_verbs::settled;
+use sluice_verbs::with_aftermath;
 
 use crate::node::Node;
 
 impl AtExit for Node {
     fn leave(&self) {
-        settled(|after| {
-            self.lanes.settle(after);
-            self.lanes.drain(after);
+        with_aftermath(|after| {
+            self.shards.send_all_due(after);
+            self.shards.drain(after);
         });
         self.common().names.leave();
     }

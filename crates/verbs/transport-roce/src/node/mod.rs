@@ -1,4 +1,4 @@
-//! One transport's share of the process: its lanes and what they have in common, its completion
+//! One transport's share of the process: its shards and what they have in common, its completion
 //! queues, and the interfaces that it serves.
 
 mod leave;
@@ -20,10 +20,6 @@ use sluice_xdp::XdpPort;
 use crate::completions::{Completions, Sources};
 use crate::counters::Seen;
 use crate::gsi::Gsi;
-use crate::lane::common::Common;
-use crate::lane::gate::Gate;
-use crate::lane_set::LANES_MAX;
-use crate::lanes::Lanes;
 use crate::locks::{Rank, lock};
 use crate::multicast::Groups;
 use crate::neighbours::forward::{Forward, Message};
@@ -32,6 +28,10 @@ use crate::network::path::{UDP_PORT, Way};
 use crate::ports::tap::Below;
 use crate::queue_pair::part::Part;
 use crate::queue_pair::table::QueuePairs;
+use crate::shard::common::Common;
+use crate::shard::gate::Gate;
+use crate::shard_set::SHARDS_MAX;
+use crate::shards::Shards;
 use crate::watched::{LISTENER, NETWORK, UDP, XDP};
 
 /// Blocks of queue pair numbers of one process.
@@ -40,12 +40,12 @@ const BLOCKS_MAX: usize = 256;
 /// One transport's share of the process.
 pub struct Node {
     /// Descriptors of ports, which would keep the address taken in a child of fork. In front of
-    /// the lanes, which close them.
+    /// the shards, which close them.
     private: Mutex<Vec<ClosedInChildren>>,
-    pub lanes: Lanes,
+    pub shards: Shards,
     pub completions: Completions,
-    /// Held by whoever gives the lanes more ports, so that all have them in one order. In front
-    /// of the lanes' locks.
+    /// Held by whoever gives the shards more ports, so that all have them in one order. In front
+    /// of the shards' locks.
     serving: Mutex<()>,
     /// Interfaces that datagrams were sent by, to be served.
     wanted: Mutex<Vec<u32>>,
@@ -59,18 +59,18 @@ pub struct Node {
 pub struct Parts {
     pub rendezvous: Rendezvous,
     pub network: Network,
-    /// The ports of each lane, at least of one.
-    pub lanes: Vec<Vec<Box<dyn Port>>>,
+    /// The ports of each shard, at least of one.
+    pub shards: Vec<Vec<Box<dyn Port>>>,
 }
 
 impl Node {
     pub fn new(parts: Parts) -> core::result::Result<Arc<Self>, Errno> {
-        if !(1..=LANES_MAX).contains(&parts.lanes.len()) {
+        if !(1..=SHARDS_MAX).contains(&parts.shards.len()) {
             return Err(Errno::INVAL);
         }
         let mut private: Vec<_> = parts.network.descriptor().into_iter().collect();
         let mut gates = Vec::new();
-        for (number, ports) in parts.lanes.iter().enumerate() {
+        for (number, ports) in parts.shards.iter().enumerate() {
             let descriptors: Vec<_> = ports
                 .iter()
                 .flat_map(|port| port.facts().descriptors)
@@ -96,7 +96,7 @@ impl Node {
         };
         Ok(Arc::new(Self {
             private: Mutex::new(private.into_iter().map(ClosedInChildren::new).collect()),
-            lanes: Lanes::new(common, parts.lanes),
+            shards: Shards::new(common, parts.shards),
             completions: Completions::default(),
             serving: Mutex::default(),
             wanted: Mutex::default(),
@@ -106,9 +106,9 @@ impl Node {
         }))
     }
 
-    /// What the lanes have in common.
+    /// What the shards have in common.
     pub fn common(&self) -> &Common {
-        &self.lanes.common
+        &self.shards.common
     }
 
     /// A number for a queue pair or a shared receive queue.
@@ -140,14 +140,14 @@ impl Node {
         let common = self.common();
         let qpn = self.take_number()?;
         let index = common.queue_pairs.take_index();
-        let lane = common.lane_of(qpn);
+        let shard = common.shard_of(qpn);
         let queues = [params.send_cq, params.recv_cq];
-        let member = self.completions.join(lane, queues);
-        let lane_and_hole = (lane, self.lanes[lane].hole());
-        let part = Arc::new(Part::new(qpn, index, lane_and_hole, member, params));
+        let member = self.completions.join(shard, queues);
+        let shard_and_hole = (shard, self.shards[shard].hole());
+        let part = Arc::new(Part::new(qpn, index, shard_and_hole, member, params));
         if self.control.is_armed() {
-            // A queue may be armed that had nothing on this lane.
-            self.lanes[lane].gate.sleeper.wake_to_hear();
+            // A queue may be armed that had nothing on this shard.
+            self.shards[shard].gate.sleeper.wake_to_hear();
         }
         Ok(part)
     }
@@ -167,12 +167,12 @@ impl Node {
 impl Node {
     /// A poll of a completion queue found nothing. How many packets came.
     pub fn poll(&self, queue: &Sources, after: &mut Aftermath) -> usize {
-        self.lanes.poll(&self.completions, queue, after)
+        self.shards.poll(&self.completions, queue, after)
     }
 
     /// Somebody waits for a completion in this queue without polling.
     pub fn armed(&self, queue: &Sources) {
-        self.lanes.wake_to_hear(&self.completions, queue);
+        self.shards.wake_to_hear(&self.completions, queue);
     }
 }
 
@@ -185,7 +185,7 @@ impl Node {
             return;
         }
         for part in common.queue_pairs.table().by_index.iter().flatten() {
-            self.lanes.with_machine(part, |machine| {
+            self.shards.with_machine(part, |machine| {
                 machine.reroute(|way| common.network.way_again(way));
             });
         }
@@ -205,37 +205,46 @@ impl Node {
         let mut after = Aftermath::new();
         common.forward.take(sleeper, id, |message| match message {
             Message::Packet(qpn, received) => {
-                self.lanes
-                    .inject(common.lane_of(qpn), &received, &mut after);
+                self.shards
+                    .inject(common.shard_of(qpn), &received, &mut after);
             }
             Message::Mad(path, mad) => common.gsi.came(&path, mad, true),
         });
-        after.settle();
+        after.run();
     }
 
     /// The engine threads are to end.
     pub fn stop(&self) {
         self.control.stop();
-        self.lanes.wake();
+        self.shards.wake();
     }
 }
 
 /// Interfaces that are served past the kernel's stack.
 impl Node {
     /// The way to a peer. The interface of the path is served by AF_XDP from now on if that is
-    /// possible. Without any lock: the lanes get more ports. `mtu`: the path MTU's code, or 0.
+    /// possible, and has its link again when this returns, or has not got it back within some seconds.
+    /// Without any lock: the shards get more ports. `mtu`: the path MTU's code, or 0.
     pub fn serve_and_way(&self, path: &Path, mtu: u32) -> Result<Way> {
         let common = self.common();
         if let Some(interface) = common.network.untried(path) {
             self.serve_or_say_why(interface);
         }
         let way = common.network.way(path, mtu)?;
+        let way = match common.network.without_link(&way) {
+            Some(interface) => {
+                self.wait_for_link(interface);
+                // What was known of the neighbour went with the link.
+                common.network.way_again(&way)
+            }
+            None => way,
+        };
         common.network.expect_packets();
         common.first_gate().sleeper.wake();
         Ok(way)
     }
 
-    /// The same for a datagram that is being posted: with a lock behind the lanes', so that the engine
+    /// The same for a datagram that is being posted: with a lock behind the shards', so that the engine
     /// thread gives them their ports. The first datagrams go by UDP.
     pub fn way_and_serve_soon(&self, path: &Path) -> Result<Way> {
         let common = self.common();
@@ -272,24 +281,43 @@ impl Node {
         ));
     }
 
+    /// What is sent before the link is back is lost, and a peer's retries can end before that.
+    fn wait_for_link(&self, index: u32) {
+        // An interface that is gone has no link to wait for.
+        if let Ok(interface) = sluice_xdp::Interface::by_index(index)
+            && !interface.wait_for_link()
+        {
+            self.notices.say(&format!(
+                "the link of {} went away when the XDP program was attached, and is not back after ten \
+                 seconds: requests fail until it is",
+                interface.name()
+            ));
+        }
+        self.common().network.note_link(index, true);
+    }
+
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
         let interface = sluice_xdp::Interface::by_index(index)?;
+        let had_link = interface.has_link();
         let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
+        if had_link && !interface.has_link() {
+            self.common().network.note_link(index, false);
+        }
         let left = ports.first().map(XdpPort::left);
         let ports = ports
             .into_iter()
             .map(|port| crate::ports::dressed(port, Below::Port))
             .collect();
-        let shares = crate::ports::share::deal(ports, self.lanes.count());
+        let shares = crate::ports::share::deal(ports, self.shards.count());
         let mut descriptors = Vec::new();
         let serving = (Rank::Change.wait(), lock(&self.serving));
         let mut first = 0;
-        for (lane, port) in self.lanes.iter().zip(shares) {
+        for (shard, port) in self.shards.iter().zip(shares) {
             let own = port.facts().descriptors;
-            first = lane.serve(port, left.clone());
+            first = shard.serve(port, left.clone());
             for descriptor in &own {
                 // A port that is not watched is found by the watching thread's rounds.
-                let _ = lane.gate.sleeper.add_port(*descriptor, XDP);
+                let _ = shard.gate.sleeper.add_port(*descriptor, XDP);
             }
             descriptors.extend(own);
         }
@@ -297,8 +325,8 @@ impl Node {
         let all = descriptors.into_iter().chain(steering.descriptors());
         lock(&self.private).extend(all.map(ClosedInChildren::new));
         self.common().network.serve(steering, first);
-        // Whoever posted while a lane was held left a note.
-        self.lanes.wake();
+        // Whoever posted while a shard was held left a note.
+        self.shards.wake();
         Ok(())
     }
 }

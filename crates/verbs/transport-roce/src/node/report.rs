@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_packet::PortCounters;
 use sluice_transport::counting::Count;
 
-use crate::counters::{LaneCounters, Seen};
+use crate::counters::{Seen, ShardCounters};
 use crate::node::Node;
 
 /// Of all queue pairs, those that are gone too.
@@ -14,8 +14,8 @@ fn of_queue_pairs(node: &Node, count: &mut Count) -> Seen {
     let mut all = node.remembered();
     for part in node.common().queue_pairs.table().by_index.iter().flatten() {
         // One that a thread does not let go of is left out.
-        let lane = &node.lanes[part.lane];
-        if let Some(seen) = count.in_time(|| lane.try_with_key(|key| part.machine(key).seen())) {
+        let shard = &node.shards[part.shard];
+        if let Some(seen) = count.in_time(|| shard.try_with_key(|key| part.machine(key).seen())) {
             all += &seen;
         }
     }
@@ -24,8 +24,8 @@ fn of_queue_pairs(node: &Node, count: &mut Count) -> Seen {
 
 fn of_ports(node: &Node, count: &mut Count) -> PortCounters {
     let mut all = PortCounters::default();
-    for lane in node.lanes.iter() {
-        count.in_time(|| lane.try_ports(|port| all += port.facts().counters));
+    for shard in node.shards.iter() {
+        count.in_time(|| shard.try_ports(|port| all += port.facts().counters));
     }
     all
 }
@@ -39,8 +39,8 @@ pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
         protocol,
         not_taken,
     } = of_queue_pairs(node, &mut count);
-    let lanes = |of: fn(&LaneCounters) -> &AtomicU64| -> u64 {
-        let each = node.lanes.iter().map(|lane| of(&lane.gate.counters));
+    let shards = |of: fn(&ShardCounters) -> &AtomicU64| -> u64 {
+        let each = node.shards.iter().map(|shard| of(&shard.gate.counters));
         each.map(|counter| counter.load(Ordering::Relaxed)).sum()
     };
     let counts = vec![
@@ -79,18 +79,18 @@ pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
         ("rx_xsk_dropped", ports.ring_drops),
         (
             "rx_malformed",
-            ports.malformed + lanes(|lane| &lane.malformed),
+            ports.malformed + shards(|shard| &shard.malformed),
         ),
         ("rx_icrc_encapsulated", ports.bad_icrc),
-        ("rx_crowded", lanes(|lane| &lane.crowded)),
-        ("rx_unknown_qp", lanes(|lane| &lane.unknown_qp)),
+        ("rx_crowded", shards(|shard| &shard.crowded)),
+        ("rx_unknown_qp", shards(|shard| &shard.unknown_qp)),
         ("rx_qp_not_ready", not_taken.not_ready),
         ("rx_wrong_peer", not_taken.wrong_peer),
         ("bad_pkey_cntr", not_taken.bad_pkey),
         ("qkey_viol_cntr", protocol.bad_qkeys),
         ("rx_wrong_service", protocol.misdirected),
         // And out.
-        ("tx_unreachable", lanes(|lane| &lane.unreachable)),
+        ("tx_unreachable", shards(|shard| &shard.unreachable)),
         ("tx_refused", ports.refused),
     ];
     (counts, count.is_partial())

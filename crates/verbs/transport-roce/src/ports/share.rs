@@ -1,13 +1,13 @@
-//! How the queues of an interface are dealt to the lanes: each lane gets one port, so that the
-//! ports of all lanes have the same numbers ([`crate::network::path::Way::port`]).
+//! How the queues of an interface are dealt to the shards: each shard gets one port, so that the
+//! ports of all shards have the same numbers ([`crate::network::path::Way::port`]).
 //!
-//! With at least as many queues as lanes each lane has queues of its own, shares nothing with
-//! others, and sends by the first. With fewer some lanes share a queue: the first of them receives,
+//! With at least as many queues as shards each shard has queues of its own, shares nothing with
+//! others, and sends by the first. With fewer some shards share a queue: the first of them receives,
 //! all send.
 //!
 //! A shared queue has a lock that nobody waits for. Who flushes puts the packets where they wait,
 //! and tries the lock; who does not get it leaves them to the holder, who looks once more when he
-//! has let go. Packets wait to be sent as they do between lanes ([`crate::lane::brought`]), for a copy
+//! has let go. Packets wait to be sent as they do between shards ([`crate::shard::brought`]), for a copy
 //! each.
 
 use core::ops::Range;
@@ -20,31 +20,31 @@ use sluice_wire::Ecn;
 use crate::baton::Baton;
 use crate::locks::{Rank, lock};
 
-/// Packets that a lane puts together until it flushes them.
+/// Packets that a shard puts together until it flushes them.
 const GATHERED_MAX: usize = 64;
-/// Packets of all lanes that wait for a queue. Behind that many its lanes have no room.
+/// Packets of all shards that wait for a queue. Behind that many its shards have no room.
 const WAITING_MAX: usize = 512;
 
 type Boxed = Box<dyn Port>;
 
-/// One port for each of so many lanes, from those of an interface's queues, at least one.
-pub fn deal(ports: Vec<Boxed>, lanes: usize) -> Vec<Boxed> {
+/// One port for each of so many shards, from those of an interface's queues, at least one.
+pub fn deal(ports: Vec<Boxed>, shards: usize) -> Vec<Boxed> {
     let queues = ports.len();
-    if queues >= lanes {
-        let mut hands: Vec<Vec<Boxed>> = (0..lanes).map(|_| Vec::new()).collect();
-        for (port, lane) in ports.into_iter().zip((0..lanes).cycle()) {
-            hands[lane].push(port);
+    if queues >= shards {
+        let mut hands: Vec<Vec<Boxed>> = (0..shards).map(|_| Vec::new()).collect();
+        for (port, shard) in ports.into_iter().zip((0..shards).cycle()) {
+            hands[shard].push(port);
         }
         return hands.into_iter().filter_map(bundle).collect();
     }
     let ports: Vec<_> = ports.into_iter().map(Queue::new).collect();
-    (0..lanes)
+    (0..shards)
         .zip(ports.iter().cycle())
-        .map(|(lane, queue)| -> Boxed {
+        .map(|(shard, queue)| -> Boxed {
             Box::new(Shared {
                 queue: queue.clone(),
                 gathered: Packets::default(),
-                receives: lane < queues,
+                receives: shard < queues,
             })
         })
         .collect()
@@ -146,10 +146,10 @@ impl Packets {
     }
 }
 
-/// A queue that several lanes send by.
+/// A queue that several shards send by.
 struct Queue {
     sending: Baton<Sending>,
-    /// What lanes have flushed.
+    /// What shards have flushed.
     waiting: Mutex<Packets>,
     /// How much that is, to look without the lock.
     count: AtomicUsize,
@@ -265,12 +265,12 @@ impl Queue {
     }
 }
 
-/// A lane's part of a queue that it shares.
+/// A shard's part of a queue that it shares.
 struct Shared {
     queue: Arc<Queue>,
-    /// What the lane has not flushed.
+    /// What the shard has not flushed.
     gathered: Packets,
-    /// What comes is this lane's to take.
+    /// What comes is this shard's to take.
     receives: bool,
 }
 

@@ -33,8 +33,8 @@ impl Default for Inbound {
 
 impl Inbound {
     /// A packet has been looked at.
-    pub fn put_aside(&mut self, qp: &Qp) {
-        self.receive.put_aside(qp);
+    pub fn suspend(&mut self, qp: &Qp) {
+        self.receive.suspend(qp);
     }
 }
 

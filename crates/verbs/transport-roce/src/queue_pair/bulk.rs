@@ -38,7 +38,7 @@ mod tests {
 
     const MTU: u64 = 1024;
     /// Packets of a message from which on it is bulk.
-    const CROWD: u64 = 8;
+    const BATCH: u64 = 8;
     const LINGER_NS: u64 = 2_000_000;
     const NOW: Instant = Instant::from_nanos(1_000);
 
@@ -180,21 +180,21 @@ mod tests {
     #[test]
     fn many_small_messages_are_bulk_once_those_before_are_answered() {
         let (mut bulk, mut connection) = (Ways::default(), connection());
-        let few = CROWD - 1;
+        let few = BATCH - 1;
         (0..few).for_each(|seq| post(&mut connection, seq, Operation::Send, 8));
         let all = |way, count| vec![way; count as usize];
         assert_eq!(sent(&mut bulk, &mut connection, NOW), all(false, few));
         (0..few).for_each(|seq| post(&mut connection, few + seq, Operation::Send, 8));
         // Too few to wait for anything.
         assert_eq!(sent(&mut bulk, &mut connection, NOW), all(false, few));
-        (0..CROWD).for_each(|seq| post(&mut connection, 2 * few + seq, Operation::Send, 8));
+        (0..BATCH).for_each(|seq| post(&mut connection, 2 * few + seq, Operation::Send, 8));
         assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 2 * few as u32 - 2);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 2 * few as u32 - 1);
-        assert_eq!(sent(&mut bulk, &mut connection, NOW), all(true, CROWD));
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), all(true, BATCH));
         // One more behind them must not overtake them.
-        let seq = 2 * few + CROWD;
+        let seq = 2 * few + BATCH;
         post(&mut connection, seq, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
         acknowledge(&mut connection, seq as u32);
@@ -206,14 +206,14 @@ mod tests {
     fn many_small_messages_with_a_short_last_packet_each_are_none() {
         let (mut bulk, mut connection) = (Ways::default(), connection());
         let messages = |connection: &mut Connection, from: u64, length| {
-            (from..from + CROWD).for_each(|seq| post(connection, seq, Operation::Send, length));
+            (from..from + BATCH).for_each(|seq| post(connection, seq, Operation::Send, length));
         };
-        let ways = |way, packets: u64| vec![way; (packets * CROWD) as usize];
+        let ways = |way, packets: u64| vec![way; (packets * BATCH) as usize];
         messages(&mut connection, 0, 2 * MTU + 1);
         let sent = sent_while(true, &mut bulk, &mut connection, NOW);
         assert_eq!(sent, ways(false, 3));
-        acknowledge(&mut connection, 3 * CROWD as u32 - 1);
-        messages(&mut connection, CROWD, 2 * MTU);
+        acknowledge(&mut connection, 3 * BATCH as u32 - 1);
+        messages(&mut connection, BATCH, 2 * MTU);
         let sent = sent_while(false, &mut bulk, &mut connection, NOW);
         assert_eq!(sent, ways(true, 2));
     }

@@ -58,7 +58,7 @@ pub struct Machine {
     receives: bool,
     /// The program has been told of the refusal.
     refusal_told: bool,
-    /// When the lane will look at it again, as [`Machine::deadline`] last said.
+    /// When the shard will look at it again, as [`Machine::deadline`] last said.
     told: Option<Instant>,
     /// What was seen, by earlier services too, but for the counters of `service`.
     seen: Seen,
@@ -322,7 +322,7 @@ impl Machine {
             }
             Service::None => return false,
         }
-        self.inbound.put_aside(qp);
+        self.inbound.suspend(qp);
         true
     }
 
@@ -515,7 +515,7 @@ impl Machine {
         }
     }
 
-    /// When it wants to be looked at again, if nothing happens. For the lane, which will.
+    /// When it wants to be looked at again, if nothing happens. For the shard, which will.
     pub fn deadline(&mut self) -> Option<Instant> {
         self.told = match &self.service {
             Service::Rc(connection) => connection.deadline(),
@@ -548,7 +548,7 @@ impl Machine {
     }
 
     /// Tells the engine what has happened. A queue pair that has failed does no more by itself: the
-    /// engine moves it when the aftermath is settled.
+    /// engine moves it when the aftermath is run.
     pub fn report(&mut self, after: &mut Aftermath) {
         while let Some(done) = self.completion() {
             let status = status(done.status);

@@ -1,4 +1,4 @@
-//! A queue pair, as the lanes see it: the machine that whoever has its lane works.
+//! A queue pair, as the shards see it: the machine that whoever has its shard works.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ pub struct Part {
     /// Its number among the transport's queue pairs, for the scheduler.
     pub index: usize,
     pub kind: QpType,
-    /// The lane that works on it.
-    pub lane: usize,
-    /// Tells its completion queues of the lane.
+    /// The shard that works on it.
+    pub shard: usize,
+    /// Tells its completion queues of the shard.
     _member: Member,
     /// Where its datagrams go.
     pub targets: Arc<Targets>,
@@ -26,12 +26,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// `index`: its number among the transport's queue pairs. `lane`: who works on it, by
+    /// `index`: its number among the transport's queue pairs. `shard`: who works on it, by
     /// its number and what its key opens.
     pub fn new(
         qpn: u32,
         index: usize,
-        (lane, hole): (usize, Keyhole),
+        (shard, hole): (usize, Keyhole),
         member: Member,
         params: &QpParams,
     ) -> Self {
@@ -40,7 +40,7 @@ impl Part {
             qpn,
             index,
             kind: params.qp_type,
-            lane,
+            shard,
             _member: member,
             machine: Keyed::new(
                 hole,
@@ -50,14 +50,14 @@ impl Part {
         }
     }
 
-    /// Whether it is on that lane.
-    pub fn is_of(&self, lane: &Key) -> bool {
-        self.machine.is_opened_by(lane)
+    /// Whether it is on that shard.
+    pub fn is_of(&self, shard: &Key) -> bool {
+        self.machine.is_opened_by(shard)
     }
 
-    /// The machine, for whoever has the lane.
+    /// The machine, for whoever has the shard.
     #[inline]
-    pub fn machine<'a>(&'a self, lane: &'a mut Key) -> &'a mut Machine {
-        self.machine.open(lane)
+    pub fn machine<'a>(&'a self, shard: &'a mut Key) -> &'a mut Machine {
+        self.machine.open(shard)
     }
 }

@@ -95,7 +95,8 @@ fn place(qp: &Qp, wqe: &Wqe<'_>, offset: u32, bytes: &[u8]) -> bool {
         let Some(memory) = qp.pin_local(&piece, true) else {
             return false;
         };
-        // SAFETY: as above, for writing; `bytes` is the packet, in memory of our own.
+        // SAFETY: pinned for writing, so registered and mapped; `walk` gives pieces that add up to
+        // `bytes.len()`. `bytes` is the packet, in memory of our own.
         unsafe { copy::ascending(memory.as_ptr(), bytes.as_ptr().add(at), memory.len()) };
         true
     })

@@ -144,12 +144,12 @@ impl Inbox {
     }
 }
 
-/// By which of a host's ports a packet comes, where it has several: a port for each lane.
+/// By which of a host's ports a packet comes, where it has several: a port for each shard.
 #[derive(Clone, Copy, Debug)]
 pub enum Steer {
-    /// Its lane's, as the queue pair's number says.
+    /// Its shard's, as the queue pair's number says.
     Right,
-    /// Always another lane's.
+    /// Always another shard's.
     Wrong,
     /// The first, as with an interface that has one queue.
     First,
@@ -172,7 +172,7 @@ impl Steer {
 /// A port at one end.
 pub struct Plug {
     own: Arc<Inbox>,
-    /// Of the other end's lanes.
+    /// Of the other end's shards.
     peers: Vec<Arc<Inbox>>,
     steer: Steer,
     staged: Vec<Frame>,
@@ -197,21 +197,21 @@ pub fn cable(faults: Option<&Faults>) -> [(Plug, Arc<Inbox>); 2] {
     ]
 }
 
-/// Two hosts' plugs, with so many lanes each.
-pub fn lanes(
+/// Two hosts' plugs, with so many shards each.
+pub fn shards(
     faults: Option<&Faults>,
     counts: [usize; 2],
     steer: Steer,
 ) -> [Vec<(Plug, Arc<Inbox>)>; 2] {
     let inboxes = counts.map(|count| (0..count).map(|_| Inbox::new()).collect::<Vec<_>>());
     [(0, 1), (1, 0)].map(|(own, peer): (usize, usize)| {
-        let plug = |(lane, inbox): (usize, &Arc<Inbox>)| {
+        let plug = |(shard, inbox): (usize, &Arc<Inbox>)| {
             let plug = Plug {
                 own: inbox.clone(),
                 peers: inboxes[peer].clone(),
                 steer,
                 staged: Vec::new(),
-                faults: faults.map(|faults| (faults.injector((lane * 2 + own) as u64 + 1), None)),
+                faults: faults.map(|faults| (faults.injector((shard * 2 + own) as u64 + 1), None)),
                 counters: PortCounters::default(),
             };
             (plug, inbox.clone())

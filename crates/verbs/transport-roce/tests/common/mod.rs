@@ -34,9 +34,9 @@ pub struct Side {
     pub device: Arc<Device>,
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
-    /// What comes to it, or to its first lane.
+    /// What comes to it, or to its first shard.
     pub inbox: Arc<Inbox>,
-    /// What comes to each lane.
+    /// What comes to each shard.
     pub inboxes: Vec<Arc<Inbox>>,
     directory: PathBuf,
 }
@@ -60,12 +60,12 @@ fn side((plug, inbox): (Plug, Arc<Inbox>), name: &str, directory: PathBuf) -> Si
     of_transport(transport, vec![inbox], name, directory)
 }
 
-fn side_of_lanes(plugs: Vec<(Plug, Arc<Inbox>)>, name: &str, directory: PathBuf) -> Side {
+fn side_of_shards(plugs: Vec<(Plug, Arc<Inbox>)>, name: &str, directory: PathBuf) -> Side {
     let inboxes = plugs.iter().map(|(_, inbox)| inbox.clone()).collect();
-    let lanes = plugs
+    let shards = plugs
         .into_iter()
         .map(|(plug, _)| -> Vec<Box<dyn Port>> { vec![Box::new(plug)] });
-    let transport = RoceTransport::with_lanes(lanes.collect(), &directory, IP_BYTES).unwrap();
+    let transport = RoceTransport::with_shards(shards.collect(), &directory, IP_BYTES).unwrap();
     of_transport(transport, inboxes, name, directory)
 }
 
@@ -100,26 +100,26 @@ pub fn world(faults: &str) -> (Side, Side) {
     )
 }
 
-/// Two hosts with so many lanes.
-pub fn world_of_lanes(faults: &str, counts: [usize; 2], steer: Steer) -> (Side, Side) {
+/// Two hosts with so many shards.
+pub fn world_of_shards(faults: &str, counts: [usize; 2], steer: Steer) -> (Side, Side) {
     let faults: Option<Faults> = (!faults.is_empty()).then(|| faults.parse().unwrap());
-    let [left, right] = cable::lanes(faults.as_ref(), counts, steer);
+    let [left, right] = cable::shards(faults.as_ref(), counts, steer);
     (
-        side_of_lanes(left, "left", directory("left")),
-        side_of_lanes(right, "right", directory("right")),
+        side_of_shards(left, "left", directory("left")),
+        side_of_shards(right, "right", directory("right")),
     )
 }
 
-/// The same, and another process on the right host, with so many lanes too. All packets come to
-/// the lanes of the first.
-pub fn world_of_three_with_lanes(counts: [usize; 3], steer: Steer) -> [Side; 3] {
-    let [left, right] = cable::lanes(None, [counts[0], counts[1]], steer);
+/// The same, and another process on the right host, with so many shards too. All packets come to
+/// the shards of the first.
+pub fn world_of_three_with_shards(counts: [usize; 3], steer: Steer) -> [Side; 3] {
+    let [left, right] = cable::shards(None, [counts[0], counts[1]], steer);
     let other = (0..counts[2]).map(|_| Plug::beside(&right[0].0)).collect();
     let shared = directory("right");
     [
-        side_of_lanes(left, "left", directory("left")),
-        side_of_lanes(right, "right", shared.clone()),
-        side_of_lanes(other, "right", shared),
+        side_of_shards(left, "left", directory("left")),
+        side_of_shards(right, "right", shared.clone()),
+        side_of_shards(other, "right", shared),
     ]
 }
 

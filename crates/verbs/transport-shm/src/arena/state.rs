@@ -35,6 +35,13 @@ struct SharedMapping {
     inode: u64,
 }
 
+impl SharedMapping {
+    /// Whether a line of `/proc/self/maps` is of this mapping, or of what is left of it.
+    fn has(&self, (from, _, offset, inode): MapLine) -> bool {
+        inode == self.inode && from.wrapping_sub(offset) == self.start
+    }
+}
+
 struct State {
     regions: Vec<OwnRegion>,
     shared: Vec<SharedMapping>,
@@ -234,10 +241,17 @@ impl State {
         self.regions.last_mut()
     }
 
-    /// Lets go of shared mappings that the program has unmapped.
+    /// Lets go of shared mappings of which the program has unmapped everything.
     fn forget_unmapped(&mut self) {
+        // Without the list nobody knows what is mapped.
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+            return;
+        };
         self.shared.retain(|shared| {
-            let mapped = maps_whole(shared, shared.start, shared.start + shared.bytes);
+            let mapped = maps
+                .lines()
+                .filter_map(map_line)
+                .any(|line| shared.has(line));
             if !mapped {
                 let fd = REGIONS[shared.id].fd.swap(-1, Ordering::AcqRel);
                 drop(Fd::own(fd));
@@ -333,8 +347,7 @@ fn maps_whole(shared: &SharedMapping, address: usize, end: usize) -> bool {
         if to <= covered || from > covered {
             continue;
         }
-        let in_place = from.wrapping_sub(offset) == shared.start;
-        if inode != shared.inode || !in_place {
+        if !shared.has((from, to, offset, inode)) {
             return false;
         }
         covered = to;
@@ -346,7 +359,9 @@ fn maps_whole(shared: &SharedMapping, address: usize, end: usize) -> bool {
 }
 
 /// Start, end, offset and inode of a line of `/proc/self/maps` (proc(5)).
-fn map_line(line: &str) -> Option<(usize, usize, usize, u64)> {
+type MapLine = (usize, usize, usize, u64);
+
+fn map_line(line: &str) -> Option<MapLine> {
     let mut words = line.split_ascii_whitespace();
     let (from, to) = words.next()?.split_once('-')?;
     let offset = words.nth(1)?;
@@ -464,7 +479,7 @@ fn copy_extent(fd: RawFd, copy: usize, offset: usize, len: usize) -> bool {
                 Ok(_) | Err(Errno(libc::ENXIO)) => return true,
                 Err(_) => return false,
             };
-        // SAFETY: as above.
+        // SAFETY: lseek takes integers.
         let hole = check(unsafe { syscall3(libc::SYS_lseek, int(fd), data, int(libc::SEEK_HOLE)) });
         let stop = hole.map_or(end, |hole| hole.min(end));
         at = data;

@@ -294,7 +294,7 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
                 end,
                 slot: u32::MAX,
                 sequence: 0,
-                turn: 0,
+                rewinds: 0,
             });
         }
         end.is_some()

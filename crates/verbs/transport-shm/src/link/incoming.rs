@@ -65,7 +65,8 @@ impl Incoming {
     ) -> Result<Self, Errno> {
         let theirs = map_foreign(request_fd.raw(), REQUEST_AREA_BYTES, Access::ReadOnly)?;
         let (base, request) = (own.base(), theirs.base());
-        // SAFETY: as in `Outgoing::new`.
+        // SAFETY: the offsets are those of the layout in this module's parent, inside areas whose sizes were
+        // checked or made so, and both mappings are kept in the same struct.
         let (request_ring, response_ring, hazards, own_position, peer_position) = unsafe {
             (
                 Ring::from_raw(request.add(REQUESTS_OFFSET), REQUEST_RING_BYTES),

@@ -27,8 +27,8 @@ pub struct Sent {
     /// The queue pair's place in our own directory.
     pub slot: u32,
     pub sequence: u32,
-    /// The queue pair's turn; an acknowledgement from an earlier one means nothing.
-    pub turn: u16,
+    /// How often the queue pair had rewound; an acknowledgement from before a rewind means nothing.
+    pub rewinds: u16,
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub struct Outgoing {
     pub peer: Peer,
     pub hazards: Hazards,
     hazards_used: AtomicU64,
-    hazard_turn: AtomicU32,
+    hazard_uses: AtomicU32,
     pub writer: Mutex<RequestWriter>,
     /// Requests in the ring without acknowledgement, changed by who has `writer`.
     in_flight: AtomicUsize,
@@ -82,7 +82,7 @@ impl Outgoing {
             peer,
             hazards,
             hazards_used: AtomicU64::new(0),
-            hazard_turn: AtomicU32::new(0),
+            hazard_uses: AtomicU32::new(0),
             writer: Mutex::new(RequestWriter {
                 ring: Writer::new(request_ring),
                 sent: VecDeque::with_capacity(REQUEST_RING_BYTES / 64),
@@ -138,8 +138,8 @@ impl Outgoing {
             index = (index + 1) % WORDS;
             core::hint::spin_loop();
         }
-        let turn = self.hazard_turn.fetch_add(1, Ordering::Relaxed);
-        self.hazards.announce(index, slot, turn);
+        let use_number = self.hazard_uses.fetch_add(1, Ordering::Relaxed);
+        self.hazards.announce(index, slot, use_number);
         let result = use_slot();
         self.hazards.withdraw(index);
         self.hazards_used

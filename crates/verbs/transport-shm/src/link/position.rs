@@ -10,7 +10,7 @@ pub struct Position(NonNull<AtomicU64>);
 
 // SAFETY: reached as an atomic only.
 unsafe impl Send for Position {}
-// SAFETY: as above.
+// SAFETY: a shared `Position` gives out only the atomic.
 unsafe impl Sync for Position {}
 
 impl Position {

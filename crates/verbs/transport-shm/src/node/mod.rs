@@ -39,6 +39,10 @@ const _: () = assert!(BLOCK_QPS == BLOCK_NUMBERS);
 pub const ANSWERS: usize = 0;
 pub const REQUESTS: usize = 1;
 
+/// How long an unreliable message waits for a receive, if nothing else is said. The program that is to
+/// post it may have lost its processor to others, several times in a row.
+const HOLD_NS: u64 = 250_000_000;
+
 /// One transport's share of the process.
 pub struct Node {
     pub names: Names,
@@ -59,9 +63,11 @@ pub struct Node {
     /// Nothing but a descriptor to be given up where none is left.
     pub spare: Mutex<Option<LocalFd>>,
     pub control: Control,
-    pub engine_turn: AtomicU32,
+    pub engine_sleeps: AtomicU32,
     pub timers: Timers<Due>,
     pub looks: Looks,
+    /// How long an unreliable message waits for a receive.
+    pub hold_ns: AtomicU64,
     /// Counts of polls that found work, by side; the engine thread watches them.
     pub polled: [AtomicU64; 2],
     pub groups: Groups,
@@ -94,9 +100,10 @@ impl Node {
             kick,
             spare: Mutex::new(os::eventfd().ok().map(LocalFd::own)),
             control: Control::default(),
-            engine_turn: AtomicU32::new(0),
+            engine_sleeps: AtomicU32::new(0),
             timers: Timers::default(),
             looks: Looks::default(),
+            hold_ns: AtomicU64::new(HOLD_NS),
             polled: Default::default(),
             groups: Groups::default(),
             faults: Senders::new(faults),

@@ -102,7 +102,7 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64, after: &mut Aftermat
         end: 0,
         slot: 0,
         sequence: 0,
-        turn: 0,
+        rewinds: 0,
     };
     let mut total = 0;
     loop {
@@ -124,11 +124,11 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64, after: &mut Aftermat
         for (index, sent) in batch[..count].iter().enumerate() {
             // The last of a run speaks for all.
             let next = batch[..count].get(index + 1);
-            if next.is_some_and(|next| next.slot == sent.slot && next.turn == sent.turn) {
+            if next.is_some_and(|next| next.slot == sent.slot && next.rewinds == sent.rewinds) {
                 continue;
             }
             if let Some(part) = node.parts.get(sent.slot) {
-                acknowledged(&part, sent.sequence, sent.turn, after);
+                acknowledged(&part, sent.sequence, sent.rewinds, after);
             }
         }
         if count < batch.len() {
@@ -157,14 +157,14 @@ fn feed_starved(node: &Node, link: &Outgoing, after: &mut Aftermath) {
     }
 }
 
-/// Everything up to `sequence` of `turn` was carried out.
-fn acknowledged(part: &Part, sequence: u32, turn: u16, after: &mut Aftermath) {
+/// Everything up to `sequence` behind so many `rewinds` was carried out.
+fn acknowledged(part: &Part, sequence: u32, rewinds: u16, after: &mut Aftermath) {
     loop {
         let mut ended = ArrayVec::<_, ENDED_AT_ONCE>::new();
         let mut resumes = false;
         let qp = {
             let mut side = lock(&part.send);
-            if side.turn != turn {
+            if side.rewinds != rewinds {
                 return;
             }
             while !ended.is_full()
@@ -245,7 +245,7 @@ fn take_answer(
         return;
     };
     let is_ours = |side: &SendSide| {
-        side.turn == header.short
+        side.rewinds == header.short
             && side
                 .route
                 .as_ref()
@@ -319,7 +319,7 @@ fn take_answer(
 
 /// Goes back to a record of the first request; everything from there on is sent again.
 fn rewind(side: &mut SendSide, record_index: u32) {
-    side.turn = side.turn.wrapping_add(1);
+    side.rewinds = side.rewinds.wrapping_add(1);
     side.next_send = 0;
     for entry in &mut side.queue {
         entry.sent = 0;
@@ -378,7 +378,8 @@ fn take_data(part: &Part, link: &Outgoing, record: &Record) {
             if record.payload_bytes as u64 != wanted {
                 return false;
             }
-            // SAFETY: as above; the payload lies in the ring, whose reader is locked.
+            // SAFETY: the engine checked the pieces and keeps them until completion; the payload lies in
+            // the ring until its reader, which the caller has locked, goes on.
             unsafe {
                 pieces::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
             }

@@ -60,7 +60,7 @@ pub fn push_records(
     link: &Outgoing,
     wqe: &Wqe<'_>,
 ) {
-    let turn = side.turn;
+    let rewinds = side.rewinds;
     let peer_qpn = side.peer_qpn;
     let Some(entry) = side.queue.get_mut(side.next_send) else {
         return;
@@ -73,7 +73,7 @@ pub fn push_records(
                 target: peer_qpn,
                 origin: part.qpn,
                 sequence,
-                short: turn,
+                short: rewinds,
                 immediate: wqe.wr.imm,
                 ..Header::default()
             };
@@ -91,7 +91,7 @@ pub fn push_records(
                 end,
                 slot: part.slot,
                 sequence,
-                turn,
+                rewinds,
             });
             entry.sent += 1;
         }
@@ -187,7 +187,7 @@ fn push_record(
     header.kind = request::WRITE;
     if entry.written {
         header.flags |= flags::WRITTEN;
-        // SAFETY: as above.
+        // SAFETY: one part, the array behind `span`, as long as the payload.
         return unsafe { writer.ring.push(header, Span::BYTES, head) };
     }
     let data = pieces::gather(wr.sges, offset, len);

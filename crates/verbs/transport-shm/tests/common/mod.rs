@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,6 +78,11 @@ impl Pair {
             second,
             directory,
         }
+    }
+
+    /// What both have for themselves.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Both end well, in time.

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::common::FOR_EVER;
 use sluice_sys::process::now_ns;
 use sluice_transport_window::frame::{Frame, HEADER_BYTES};
 use sluice_verbs_testing::until;
@@ -39,7 +40,8 @@ pub struct Liar {
 impl Liar {
     /// Finds the host with slot `peer`, and hears what it lends.
     pub fn meet(path: &Path, peer: u32) -> Liar {
-        let region = Region::open(path).unwrap();
+        let mut region = Region::open(path).unwrap();
+        region.set_silence(FOR_EVER.as_nanos() as u64);
         let mut claim = Claim::new(now_ns() | 1, "liar", None);
         let hold = loop {
             match claim.poll(&region, now_ns()) {

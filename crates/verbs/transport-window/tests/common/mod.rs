@@ -4,10 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use sluice_transport_window::WindowTransport;
 use sluice_window::Kind;
 use sluice_window::region::Region;
+
+/// Longer than any test.
+pub const FOR_EVER: Duration = Duration::from_secs(3600);
+/// Longer than a thread that is to beat gets no processor: programs wait half of it.
+pub const QUIET: Duration = Duration::from_secs(6);
 
 /// A window that goes with this, and what lies beside it.
 pub struct Window(PathBuf);
@@ -28,8 +34,14 @@ impl Window {
         &self.0
     }
 
+    /// A host to which no other one is dead before it says so, however long it gets no processor.
     pub fn open(&self) -> Arc<WindowTransport> {
-        WindowTransport::open(&self.0).unwrap()
+        WindowTransport::with_silence(&self.0, FOR_EVER).unwrap()
+    }
+
+    /// A host that notices when another one has died.
+    pub fn open_alert(&self) -> Arc<WindowTransport> {
+        WindowTransport::with_silence(&self.0, QUIET).unwrap()
     }
 }
 

@@ -34,8 +34,12 @@ impl Honest {
     }
 
     pub fn end(&self) -> End {
+        self.end_of(QpType::Rc)
+    }
+
+    pub fn end_of(&self, kind: QpType) -> End {
         let cq = self.context.create_cq(1024, 0, None, 0).unwrap();
-        End::new(&self.pd, QpType::Rc, &cq, Memory::new(LEN))
+        End::new(&self.pd, kind, &cq, Memory::new(LEN))
     }
 }
 
@@ -111,9 +115,14 @@ pub const PSN: u32 = 0xff_fffe;
 
 impl Scene {
     pub fn new() -> Scene {
+        Scene::of(Honest::new)
+    }
+
+    /// `host` opens the victim's.
+    fn of(host: impl FnOnce(&Window) -> Honest) -> Scene {
         let window = Window::new(Kind::Coherent, 4);
         let honesty = Honesty::new(&window);
-        let host = Honest::new(&window);
+        let host = host(&window);
         let victim = host.end();
         let liar = Liar::meet(window.path(), host.slot);
         let qpn = liar.slot() << 19 | 77;
@@ -130,6 +139,13 @@ impl Scene {
 
     pub fn joined() -> Scene {
         let mut scene = Scene::new();
+        scene.liar.join();
+        scene
+    }
+
+    /// The same; the victim's host notices when the liar's has died.
+    pub fn joined_to_die() -> Scene {
+        let mut scene = Scene::of(|window| Honest::on(window.open_alert()));
         scene.liar.join();
         scene
     }

@@ -1,18 +1,16 @@
 //! When a transport's thread sleeps, when it only watches, and when it looks on.
 //!
-//! Work comes on *sides*, of which programs may poll some and leave others: a lane's ports are one,
+//! Work comes on *sides*, of which programs may poll some and leave others: a shard's ports are one,
 //! the requests and the answers of shared rings are two.
 
-mod patience;
-
-use patience::Patience;
+use sluice_waiting::limits::LIMITS;
+use sluice_waiting::window::Window;
 
 /// How long a watching thread waits.
-pub const WATCH_NS: u64 = 1_000_000;
-/// Watches without traffic before the thread sleeps.
-const QUIET_WATCHES: u32 = 4;
+pub const WATCH_NS: u64 = LIMITS.watch_ns;
+const QUIET_WATCHES: u32 = LIMITS.quiet_watches as u32;
 /// What one look finds from which on more is expected soon ([`Stream`]).
-const BULK: usize = 12;
+pub(super) const BULK: usize = LIMITS.bulk_found as usize;
 
 /// In what the threads of transports differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +19,12 @@ pub struct Manner {
     certainty: i32,
     /// It takes sides for left to it in the beginning.
     starts_alone: bool,
-    /// It looks on for a while where work comes soon after each other, and naps in a stream of it.
+    /// It looks on for a while where work comes soon after each other.
     pub(super) looks_on: bool,
+    /// It does so before it says that it sleeps, and not behind that.
+    pub(super) looks_on_first: bool,
+    /// It naps in a stream of work.
+    naps: bool,
     /// So many looks in a row are left to programs that poll.
     pub(super) watches_left_out: u32,
     /// The slice of a processor that the thread asks for, nanoseconds; `None`: the usual one.
@@ -36,8 +38,18 @@ impl Manner {
         certainty: 1,
         starts_alone: false,
         looks_on: false,
+        looks_on_first: false,
+        naps: false,
         watches_left_out: 0,
         slice_ns: None,
+    };
+
+    /// The same, where work that waits for its answer comes from other hosts, and to ring and to be woken
+    /// costs more than to look for the next.
+    pub const RUNG_FROM_AFAR: Self = Self {
+        looks_on: true,
+        looks_on_first: true,
+        ..Self::RUNG
     };
 
     /// Work makes a descriptor readable whoever looks. To be woken for each packet would cost more
@@ -46,6 +58,8 @@ impl Manner {
         certainty: 8,
         starts_alone: true,
         looks_on: true,
+        looks_on_first: false,
+        naps: true,
         watches_left_out: 64,
         // One batch takes less. The programs that it serves may spin on all processors, with
         // slices of 3 ms.
@@ -129,12 +143,13 @@ pub struct Policy<const SIDES: usize> {
     /// A watch has ended in which programs took nothing.
     unpolled: bool,
     stream: Stream,
-    patience: Option<Patience>,
+    naps: bool,
+    window: Option<Window>,
 }
 
 impl<const SIDES: usize> Policy<SIDES> {
     /// `call_ns`: what a system call takes that does nothing. `processors`: how many there are.
-    pub fn new(manner: Manner, call_ns: u64, processors: usize) -> Self {
+    pub fn new(manner: Manner, call_ns: u64, processors: u32) -> Self {
         let alone = Alone {
             sure: if manner.starts_alone {
                 manner.certainty
@@ -151,7 +166,10 @@ impl<const SIDES: usize> Policy<SIDES> {
             found_at: 0,
             unpolled: false,
             stream: Stream::default(),
-            patience: manner.looks_on.then(|| Patience::new(call_ns, processors)),
+            naps: manner.naps,
+            window: manner
+                .looks_on
+                .then(|| Window::new(&LIMITS, call_ns, processors)),
         }
     }
 
@@ -198,15 +216,15 @@ impl<const SIDES: usize> Policy<SIDES> {
 
     /// How it rests. `sleeps`: as [`Policy::sleeps`] said.
     pub fn rest(&mut self, now: u64, sleeps: bool) -> Rest {
-        let Some(patience) = self.patience.as_ref().filter(|_| sleeps) else {
+        let Some(window) = self.window.as_ref().filter(|_| sleeps) else {
             return if sleeps { Rest::Sleep } else { Rest::Watch };
         };
-        if self.stream.looked(self.found.unwrap_or(0)) {
+        if self.naps && self.stream.looked(self.found.unwrap_or(0)) {
             return Rest::Nap {
                 in_vain: self.found == Some(0),
             };
         }
-        let until_ns = self.found_at + patience.window_ns();
+        let until_ns = self.found_at + window.window_ns(now);
         if now < until_ns {
             return Rest::LookOn { until_ns };
         }
@@ -227,13 +245,15 @@ impl<const SIDES: usize> Policy<SIDES> {
     /// looking: not where others want the processor, perhaps the one who waits for our answer, or who
     /// is to send the next packet. `moves`: takes the thread to another processor, if there is one.
     pub fn yielded(&mut self, before: u64, now: u64, moves: impl FnOnce() -> bool) -> bool {
-        let Some(patience) = &mut self.patience else {
+        let Some(window) = &mut self.window else {
             return true;
         };
-        if !patience.yielded(now.saturating_sub(before)) || patience.may_move(before) && moves() {
+        if !window.yielded(&LIMITS, now.saturating_sub(before))
+            || window.may_move(&LIMITS, before) && moves()
+        {
             return true;
         }
-        patience.crowded();
+        window.starved(&LIMITS, now);
         false
     }
 
@@ -260,8 +280,8 @@ impl<const SIDES: usize> Policy<SIDES> {
 
     /// Work has woken it.
     pub fn woken(&mut self, now: u64) {
-        if let Some(patience) = &mut self.patience {
-            patience.woken(now.saturating_sub(self.found_at));
+        if let Some(window) = &mut self.window {
+            window.woken(&LIMITS, now.saturating_sub(self.found_at));
         }
     }
 }

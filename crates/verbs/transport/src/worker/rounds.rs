@@ -21,17 +21,11 @@ use std::time::Duration;
 use sluice_sys::errno::Errno;
 use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
 use sluice_sys::wake::Epoll;
+use sluice_waiting::limits::LIMITS;
 
 use super::control::Control;
-use super::policy::{Manner, Policy, Rest, WATCH_NS};
+use super::policy::{Manner, Policy, Rest};
 use crate::timers::Timers;
-
-/// How long a nap is, about; the kernel may make it 50 µs longer. No window is that short.
-const NAP_NS: u64 = 20_000;
-/// After so many looks the thread lets others have the processor, if any want it.
-const YIELD_LOOKS: u32 = 8;
-
-const _: () = assert!(NAP_NS < WATCH_NS);
 
 /// What a look is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +159,7 @@ impl<const SIDES: usize, W: Work<SIDES>> Rounds<SIDES, W> {
     fn new(work: W) -> Self {
         let (call_ns, processors) = if W::MANNER.looks_on {
             let processors = std::thread::available_parallelism();
-            (call_ns(), processors.map_or(1, usize::from))
+            (call_ns(), processors.map_or(1, |it| it.get() as u32))
         } else {
             (0, 1)
         };
@@ -194,21 +188,36 @@ impl<const SIDES: usize, W: Work<SIDES>> Rounds<SIDES, W> {
         self.work.chores(node, now, self.policy.is_busy());
         let armed = W::control(node).is_armed();
         let sleeps = self.policy.sleeps(armed, self.work.is_spared());
+        let first = if W::MANNER.looks_on_first {
+            let Some(rest) = self.looks_on(node, now, sleeps) else {
+                return;
+            };
+            Some(rest)
+        } else {
+            None
+        };
         if self.work.announce(node, sleeps) {
             return;
         }
-        let now = now_ns();
+        if let Some(rest) = first.or_else(|| self.looks_on(node, now_ns(), sleeps)) {
+            self.rest(node, rest);
+        }
+    }
+
+    /// Looks on if it is worth it. How it rests then; `None`: it does not, as it has found something.
+    fn looks_on(&mut self, node: &W::Node, now: u64, sleeps: bool) -> Option<Rest> {
         let rest = self.policy.rest(now, sleeps);
         if let Rest::LookOn { until_ns } = rest
             && let Some(found) = self.look_on(node, until_ns)
         {
-            return self.policy.found_more(now_ns(), found);
+            self.policy.found_more(now_ns(), found);
+            return None;
         }
-        self.rest(node, rest);
+        Some(rest)
     }
 
-    /// Looks for work until some comes or the time is over: how much came, if any. It has said that
-    /// it sleeps, and would be woken.
+    /// Looks for work until some comes or the time is over: how much came, if any. Where it has said that
+    /// it sleeps, it would be woken.
     fn look_on(&mut self, node: &W::Node, until_ns: u64) -> Option<[usize; SIDES]> {
         let mut looks = 0_u32;
         loop {
@@ -221,7 +230,7 @@ impl<const SIDES: usize, W: Work<SIDES>> Rounds<SIDES, W> {
                 return None;
             }
             looks += 1;
-            if looks.is_multiple_of(YIELD_LOOKS) {
+            if u64::from(looks).is_multiple_of(LIMITS.yield_looks) {
                 std::thread::yield_now();
                 let moves = || change_processor() == Ok(true);
                 if !self.policy.yielded(before, now_ns(), moves) {
@@ -241,10 +250,10 @@ impl<const SIDES: usize, W: Work<SIDES>> Rounds<SIDES, W> {
         };
         let mut timeout = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(now));
         if let Rest::Nap { in_vain } = rest
-            && until_ns > now + NAP_NS
+            && until_ns > now + LIMITS.nap_ns
         {
             if in_vain {
-                std::thread::sleep(Duration::from_nanos(NAP_NS));
+                std::thread::sleep(Duration::from_nanos(LIMITS.nap_ns));
             }
             timeout = Some(0);
         }

@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use sluice_bpf::{Capture as Programs, Destination, Listener};
 use sluice_peering::config::Capture as Choice;
-use sluice_relay::{Engine, Event, Interest, PairId, Readiness, socket};
+use sluice_relay::{Event, EventLoop, Interest, PairId, Readiness, socket};
 
 use super::header::{Numbers, Secret};
 use super::orders::{Counts, Heard, Notice, Order, hear, tell};
@@ -39,7 +39,7 @@ const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// it himself meanwhile.
 const ACCEPTS_AT_END_MAX: usize = 2 * setup::BACKLOG as usize / ACCEPTS_PER_TURN_MAX;
 
-/// Keys of what the engine watches; tasks have those from [`FIRST_TASK`].
+/// Keys of what the event loop watches; tasks have those from [`FIRST_TASK`].
 const SLUICED: u64 = 0;
 const PROGRAMS_V4: u64 = 1;
 const PROGRAMS_V6: u64 = 2;
@@ -96,7 +96,7 @@ enum Whose {
 
 /// The relay.
 struct Relay {
-    engine: Engine,
+    event_loop: EventLoop,
     programs: Programs,
     /// The network namespace's cookie.
     netns: u64,
@@ -135,11 +135,10 @@ impl Relay {
         let mut events = Vec::new();
         loop {
             let now = Instant::now();
-            self.pass_time(now);
             if let Some(end) = self.draining {
                 let is_over = end.is_some_and(|end| end <= now);
                 if is_over {
-                    self.engine.reset_all();
+                    self.event_loop.reset_all();
                 }
                 if is_over || self.pairs.is_empty() && self.tasks.is_empty() {
                     return Ok(());
@@ -148,13 +147,15 @@ impl Relay {
             let patience = self
                 .next_deadline()
                 .map(|due| due.saturating_duration_since(now));
-            self.engine.turn(patience, &mut events)?;
+            self.event_loop.turn(patience, &mut events)?;
             for event in events.drain(..) {
                 match event {
                     Event::Ready { key, readiness } => self.ready(key, readiness),
                     Event::Ended { pair, .. } => self.ended(pair),
                 }
             }
+            // As of before the look: should this process have stood still, what came in time is heard first.
+            self.pass_time(now);
         }
     }
 
@@ -258,7 +259,7 @@ impl Relay {
                 Err(error) => {
                     // Descriptors or memory, of this process or of the host: it passes, and who
                     // waits in the listener's queue is let in then.
-                    if self.engine.pause(key) {
+                    if self.event_loop.pause(key) {
                         tracing::warn!("connections are not accepted for now: {error}");
                     }
                     return false;
@@ -342,13 +343,13 @@ impl Relay {
         let Some(sluiced) = self.sluiced.take() else {
             return;
         };
-        let _ = self.engine.unwatch(sluiced.as_fd(), SLUICED);
+        let _ = self.event_loop.unwatch(sluiced.as_fd(), SLUICED);
         // Who has come is let in: programs that were told that they are connected, all of them.
         for key in [PROGRAMS_V4, PROGRAMS_V6] {
             let _ = (0..ACCEPTS_AT_END_MAX).all(|_| self.accept(key));
         }
         for (key, listener) in self.listeners.drain() {
-            let _ = self.engine.unwatch(listener.as_fd(), key);
+            let _ = self.event_loop.unwatch(listener.as_fd(), key);
         }
         self.admitted.clear();
         self.peers.clear();
@@ -396,7 +397,7 @@ impl Relay {
     fn wait(&mut self, step: Step, interest: Interest, deadline: Option<Instant>) {
         let key = self.next_task;
         self.next_task += 1;
-        if let Err(error) = self.engine.watch(step.waits_for(), interest, key) {
+        if let Err(error) = self.event_loop.watch(step.waits_for(), interest, key) {
             tracing::warn!("a connection is given up: {error}");
             return;
         }
@@ -412,7 +413,7 @@ impl Relay {
     /// Ends the waiting.
     fn take(&mut self, key: u64) -> Option<Task> {
         let task = self.tasks.remove(&key)?;
-        let _ = self.engine.unwatch(task.step.waits_for(), key);
+        let _ = self.event_loop.unwatch(task.step.waits_for(), key);
         if let Some(deadline) = task.deadline {
             self.deadlines.remove(&(deadline, key));
             self.unproven.remove(&(deadline, key));
@@ -421,7 +422,7 @@ impl Relay {
     }
 
     fn join(&mut self, left: OwnedFd, right: OwnedFd, whose: Whose) {
-        match self.engine.pair(left, right) {
+        match self.event_loop.pair(left, right) {
             Ok(pair) => {
                 self.pairs.insert(pair, whose);
                 match whose {

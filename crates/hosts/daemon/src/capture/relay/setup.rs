@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
 use sluice_peering::config::{Capture as Choice, Config};
-use sluice_relay::{Engine, Interest, Options, socket};
+use sluice_relay::{EventLoop, Interest, Options, socket};
 use sluice_sys::capability::{Capability, keep_only};
 
 use super::seldom::Seldom;
@@ -18,7 +18,7 @@ use super::{
     FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
     listener_of,
 };
-use crate::capture::offer::ADDRESSES_MAX;
+use crate::capture::advertisement::ADDRESSES_MAX;
 use crate::capture::orders::{Counts, Notice, tell};
 use crate::config::Limits;
 
@@ -39,7 +39,7 @@ pub fn serve(config: Config, sluiced: OwnedFd) -> Result<(), Failure> {
     match begin(config, choice, &sluiced) {
         Ok(mut relay) => {
             relay
-                .engine
+                .event_loop
                 .watch(sluiced.as_fd(), Interest::Readable, SLUICED)?;
             relay.sluiced = Some(sluiced);
             Ok(relay.run()?)
@@ -71,10 +71,10 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     if let Some(names) = &choice.programs {
         programs.set_programs(names)?;
     }
-    let mut engine = Engine::new(Options::default())?;
+    let mut event_loop = EventLoop::new(Options::default())?;
     let listeners = listen(&choice)?;
     for (key, listener) in &listeners {
-        engine.watch(listener.as_fd(), Interest::Readable, *key)?;
+        event_loop.watch(listener.as_fd(), Interest::Readable, *key)?;
     }
     let any = listeners.values().next().ok_or("nothing to listen at")?;
     let netns = sluice_sys::tcp::netns_cookie(any.as_raw_fd())?;
@@ -96,7 +96,7 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     };
     tell(sluiced, &ready)?;
     Ok(Relay {
-        engine,
+        event_loop,
         programs,
         netns,
         wanted: Wanted::new(config, choice.clone(), &own_ports),

@@ -50,7 +50,7 @@ pub trait Windowed {
     fn lend(&mut self, _: ClientId, _: &PeerName, _theirs: u32) -> Option<(DirectLane, Loan)> {
         None
     }
-    /// A lane that the peer offers; why it is none that it can loan, or `None` where there is no
+    /// A lane that the peer lends; why it is none that it can loan, or `None` where there is no
     /// link with it now.
     fn borrow(
         &mut self,
@@ -159,7 +159,7 @@ impl Introducer {
             } => self.heard_want(name, yours, mine, client, programs),
             Word::NoDirect { yours } => self.heard_no_direct(name, yours, programs),
             Word::Direct { yours, mine, loan } => {
-                self.heard_offer(name, yours, mine, &loan, programs);
+                self.heard_loan(name, yours, mine, &loan, programs);
             }
             Word::Taken { yours } => self.heard_taken(name, yours),
             Word::Refused { yours } => self.heard_refused(name, yours),
@@ -229,7 +229,7 @@ impl Introducer {
         }
     }
 
-    fn heard_offer(
+    fn heard_loan(
         &mut self,
         name: &PeerName,
         yours: Token,

@@ -1,4 +1,5 @@
-//! Peers, and the links to them.
+//! Peers, and the queue pairs with them: each carrier has one of its own with each peer, up to the number
+//! that both have. The n-th carrier's goes to the peer's n-th carrier, and fails and comes back by itself.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use super::direct::Stage;
 use super::{Action, Introducer, PeerName, Programs, Progress};
 use crate::fabric::carrier::Command;
 use crate::fabric::traffic::Traffic;
-use crate::fabric::words::{Life, Token, Word};
+use crate::fabric::words::{Life, SEVERAL_VERSION, Token, Word};
 
 /// Time between a link's failure and the next attempt; it doubles up to the maximum.
 const RETRY: Duration = Duration::from_millis(100);
@@ -34,23 +35,53 @@ pub(super) struct Peer {
     pub(super) life: Option<Life>,
     /// The last one that it had, whatever became of it.
     pub(super) last_life: Option<Life>,
+    /// Each carrier has its link to the peer by this number.
     pub(super) link: LinkId,
-    /// Queue pairs made for this link so far; 0: none.
-    pub(super) attempt: u32,
-    /// The peer's queue pair of the present attempt, until ours is made.
-    pub(super) theirs: Option<sluice_rdma::Endpoint>,
-    pub(super) is_connected: bool,
-    /// Something has come over the present queue pair.
-    pub(super) is_proven: bool,
-    pub(super) retry_at: Option<Instant>,
-    pub(super) retry: Duration,
-    pub(super) traffic: Arc<Traffic>,
-    pub(super) losses: u64,
-    pub(super) failure: Option<String>,
+    /// Of each carrier, also of those that the peer has no counterpart of.
+    queue_pairs: Vec<QueuePair>,
+    /// How many of them the peer can have, too.
+    theirs_max: usize,
+    /// How many of them are used.
+    pub(super) agreed: usize,
+    /// It speaks of more than one.
+    speaks_of_several: bool,
 }
 
-/// How far the link to a peer has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A carrier's queue pair with a peer.
+#[derive(Debug)]
+struct QueuePair {
+    /// How many were made in its place so far; 0: none.
+    attempt: u32,
+    /// The peer's one of the present attempt, until ours is made.
+    theirs: Option<sluice_rdma::Endpoint>,
+    is_connected: bool,
+    /// Something has come over the present one.
+    is_proven: bool,
+    retry_at: Option<Instant>,
+    retry: Duration,
+    traffic: Arc<Traffic>,
+    losses: u64,
+    failure: Option<String>,
+}
+
+impl Default for QueuePair {
+    fn default() -> Self {
+        Self {
+            attempt: 0,
+            theirs: None,
+            is_connected: false,
+            is_proven: false,
+            retry_at: None,
+            retry: RETRY,
+            traffic: Arc::default(),
+            losses: 0,
+            failure: None,
+        }
+    }
+}
+
+/// How far the link to a peer has come: as far as the best of its queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkState {
     Down,
     /// Nothing has come over it yet.
@@ -63,13 +94,23 @@ pub enum LinkState {
 pub struct Known<'a> {
     pub name: &'a str,
     pub link: LinkState,
-    /// Times that the link has failed, and why the last time.
-    pub losses: u64,
+    /// Of the link, by their places.
+    pub queue_pairs: Vec<KnownPair>,
+    /// Why one of them has failed that has not come back.
     pub failure: Option<&'a str>,
     pub lanes: u32,
     /// Ends here that wait for their other ones.
     pub waiting: u32,
-    pub traffic: &'a Traffic,
+}
+
+/// A queue pair with a peer, for people. Counts are since the start of sluiced, whoever the peer was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownPair {
+    pub link: LinkState,
+    /// Times that it has failed.
+    pub losses: u64,
+    /// Sent and received.
+    pub bytes: (u64, u64),
 }
 
 impl Introducer {
@@ -88,27 +129,32 @@ impl Introducer {
         }
         let known = self.peers.iter().map(|(name, peer)| {
             let (lanes, waiting) = counts.get(&**name).copied().unwrap_or_default();
+            // What those have counted that are not used any more counts, too.
+            let is_known =
+                |at, it: &QueuePair| at < peer.agreed || it.attempt > 0 || it.has_counted();
+            let known = peer.queue_pairs.iter().enumerate();
+            let known = known.filter(|(at, it)| is_known(*at, it));
+            let queue_pairs: Vec<KnownPair> = known.map(|(_, it)| it.known(peer.is_up)).collect();
+            let used = peer.queue_pairs.iter().take(peer.agreed);
             Known {
                 name,
-                link: match peer.is_connected {
-                    true if peer.is_proven => LinkState::Up,
-                    true => LinkState::Trying,
-                    false if peer.attempt > 0 && peer.is_up => LinkState::Trying,
-                    false => LinkState::Down,
-                },
-                losses: peer.losses,
-                failure: peer.failure.as_deref(),
+                link: queue_pairs
+                    .iter()
+                    .map(|it| it.link)
+                    .max()
+                    .unwrap_or(LinkState::Down),
+                queue_pairs,
+                failure: { used }.find_map(|it| it.failure.as_deref()),
                 lanes,
                 waiting,
-                traffic: &peer.traffic,
             }
         });
         known.collect()
     }
 
-    /// There is a control connection with a peer.
-    pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) {
-        let life = self.life;
+    /// There is a control connection of this version with a peer.
+    pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>, version: u16) {
+        let (life, carriers) = (self.life, self.carriers);
         let peer = self.peers.entry(name.clone()).or_insert_with(|| {
             let link = LinkId(self.next_link);
             self.next_link += 1;
@@ -120,22 +166,32 @@ impl Introducer {
                 life: None,
                 last_life: None,
                 link,
-                attempt: 0,
-                theirs: None,
-                is_connected: false,
-                is_proven: false,
-                retry_at: None,
-                retry: RETRY,
-                traffic: Arc::default(),
-                losses: 0,
-                failure: None,
+                queue_pairs: (0..carriers).map(|_| QueuePair::default()).collect(),
+                theirs_max: 1,
+                agreed: 1,
+                speaks_of_several: false,
             }
         });
+        // Until it says otherwise, before it says hello.
+        peer.theirs_max = 1;
+        peer.speaks_of_several = version >= SEVERAL_VERSION;
+        let is_one_of_several = carriers > 1 && peer.speaks_of_several;
         peer.addresses = addresses;
         peer.is_up = true;
         peer.absent_since = None;
         let life = peer.own;
+        if is_one_of_several {
+            let count = carriers as u8;
+            self.say(name, Word::QueuePairs { count });
+        }
         self.say(name, Word::Hello { life });
+    }
+
+    /// So many queue pairs the peer can have with this host.
+    pub(super) fn heard_queue_pairs(&mut self, name: &PeerName, count: u8) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.theirs_max = usize::from(count.max(1));
+        }
     }
 
     /// The configuration says anew which connections end at the peer's host.
@@ -190,17 +246,18 @@ impl Introducer {
         let own = peer.own;
         if peer.life.is_some_and(|former| former != life) {
             // Another daemon, which knows nothing of the lanes with the one before.
-            self.actions
-                .push(Action::Carry(Command::LoseLink { link: peer.link }));
-            peer.forget_life(&mut self.next_link);
+            self.actions.extend(peer.forget_life(&mut self.next_link));
         }
+        peer.agreed = peer.theirs_max.min(peer.queue_pairs.len());
         peer.life = Some(life);
         let former = peer.last_life.replace(life);
         let is_successor = former.is_some_and(|former| former != life);
         let seats = programs.seats();
-        peer.retry = RETRY;
-        if own.0 > life.0 && !peer.is_connected {
-            self.actions.push(peer.make_link());
+        for at in 0..peer.agreed {
+            peer.queue_pairs[at].retry = RETRY;
+            if own.0 > life.0 && !peer.queue_pairs[at].is_connected {
+                self.actions.extend(peer.make_link(at));
+            }
         }
         if is_successor {
             programs.peer_lost(name);
@@ -237,100 +294,117 @@ impl Introducer {
     pub(super) fn heard_link(
         &mut self,
         name: &PeerName,
+        at: u8,
         attempt: u32,
         endpoint: sluice_rdma::Endpoint,
     ) {
+        let at = usize::from(at);
         let Some(peer) = self.peers.get_mut(name) else {
             return;
         };
         let own = peer.own;
-        let Some(life) = peer.life else {
+        let (Some(life), link) = (peer.life, peer.link) else {
             return;
         };
+        if at >= peer.agreed {
+            self.drop_peer(name, "has more queue pairs than there are");
+            return;
+        }
+        let queue_pair = &mut peer.queue_pairs[at];
         if own.0 > life.0 {
-            if attempt == peer.attempt {
-                peer.is_connected = true;
-                self.actions.push(Action::Carry(Command::ConnectLink {
-                    link: peer.link,
-                    endpoint,
-                }));
+            if attempt == queue_pair.attempt {
+                queue_pair.is_connected = true;
+                let connect = Command::ConnectLink { link, endpoint };
+                self.actions.push(Action::Carry(at, connect));
             }
-        } else if attempt > peer.attempt {
-            peer.attempt = attempt - 1;
-            peer.is_connected = false;
-            peer.theirs = Some(endpoint);
-            self.actions.push(peer.make_link());
+        } else if attempt > queue_pair.attempt {
+            queue_pair.attempt = attempt - 1;
+            queue_pair.is_connected = false;
+            queue_pair.theirs = Some(endpoint);
+            self.actions.extend(peer.make_link(at));
         }
     }
 
-    pub(super) fn heard_broken(&mut self, name: &PeerName, attempt: u32, now: Instant) {
+    pub(super) fn heard_broken(&mut self, name: &PeerName, at: u8, attempt: u32, now: Instant) {
         if let Some(peer) = self.peers.get_mut(name)
-            && peer.attempt == attempt
             && peer.life.is_some_and(|life| peer.own.0 > life.0)
+            && let Some(queue_pair) = peer.queue_pairs.get_mut(usize::from(at))
+            && queue_pair.attempt == attempt
         {
-            peer.retry_later(now);
+            queue_pair.retry_later(now);
         }
     }
 
     pub(super) fn link_made(
         &mut self,
-        link: LinkId,
+        (link, at): (LinkId, usize),
         attempt: u32,
         endpoint: sluice_rdma::Endpoint,
     ) {
         let Some(name) = self.peer_of(link) else {
             return;
         };
-        let Some(peer) = self.peers.get_mut(&name) else {
+        let peer = self.peers.get_mut(&name);
+        let Some(queue_pair) = peer.and_then(|peer| peer.queue_pairs.get_mut(at)) else {
             return;
         };
-        if peer.attempt != attempt {
+        if queue_pair.attempt != attempt {
             return;
         }
-        if let Some(theirs) = peer.theirs.take() {
-            peer.is_connected = true;
-            self.actions.push(Action::Carry(Command::ConnectLink {
-                link,
-                endpoint: theirs,
-            }));
+        if let Some(endpoint) = queue_pair.theirs.take() {
+            queue_pair.is_connected = true;
+            let connect = Command::ConnectLink { link, endpoint };
+            self.actions.push(Action::Carry(at, connect));
         }
-        self.say(&name, Word::Link { attempt, endpoint });
+        let word = Word::Link {
+            at: at as u8,
+            attempt,
+            endpoint,
+        };
+        self.say(&name, word);
     }
 
     /// The network lets the fabric through.
-    pub(super) fn link_proven(&mut self, link: LinkId) {
+    pub(super) fn link_proven(&mut self, (link, at): (LinkId, usize)) {
         let Some(name) = self.peer_of(link) else {
             return;
         };
-        if let Some(peer) = self.peers.get_mut(&name) {
-            tracing::info!(peer = %name, "the link to {name} is up");
-            peer.is_proven = true;
-            peer.retry = RETRY;
-            peer.failure = None;
+        if let Some(peer) = self.peers.get_mut(&name)
+            && let Some(queue_pair) = peer.queue_pairs.get_mut(at)
+        {
+            tracing::info!(peer = %name, "{}the link to {name} is up", which(at, peer.agreed));
+            queue_pair.is_proven = true;
+            queue_pair.retry = RETRY;
+            queue_pair.failure = None;
         }
     }
 
-    pub(super) fn link_failed(&mut self, link: LinkId, why: &str, now: Instant) {
+    pub(super) fn link_failed(&mut self, (link, at): (LinkId, usize), why: &str, now: Instant) {
         let Some(name) = self.peer_of(link) else {
             return;
         };
         let Some(peer) = self.peers.get_mut(&name) else {
             return;
         };
+        let Some(queue_pair) = peer.queue_pairs.get_mut(at) else {
+            return;
+        };
+        let which = which(at, peer.agreed);
         // Every attempt may fail in the same way, for days.
-        if peer.is_proven || peer.failure.as_deref() != Some(why) {
-            tracing::info!(peer = %name, reason = why, "the link to {name} failed: {why}");
+        if queue_pair.is_proven || queue_pair.failure.as_deref() != Some(why) {
+            tracing::info!(peer = %name, reason = why, "{which}the link to {name} failed: {why}");
         } else {
-            tracing::debug!(peer = %name, reason = why, "the link to {name} failed again: {why}");
+            tracing::debug!(peer = %name, reason = why, "{which}the link to {name} failed again: {why}");
         }
-        peer.is_connected = false;
-        peer.losses += 1;
-        peer.failure = Some(why.to_owned());
+        queue_pair.is_connected = false;
+        queue_pair.losses += 1;
+        queue_pair.failure = Some(why.to_owned());
         if peer.life.is_some_and(|life| peer.own.0 > life.0) {
-            peer.retry_later(now);
+            queue_pair.retry_later(now);
         } else {
-            let attempt = peer.attempt;
-            self.say(&name, Word::Broken { attempt });
+            let attempt = queue_pair.attempt;
+            let at = at as u8;
+            self.say(&name, Word::Broken { at, attempt });
         }
     }
 }
@@ -340,29 +414,103 @@ impl Peer {
         self.addresses.iter().any(|it| it.contains(address))
     }
 
-    /// Another queue pair.
-    pub(super) fn make_link(&mut self) -> Action {
-        self.attempt += 1;
-        self.is_proven = false;
-        Action::Carry(Command::MakeLink {
-            link: self.link,
-            attempt: self.attempt,
-            traffic: self.traffic.clone(),
-        })
+    /// Another queue pair in this place, if there is one.
+    fn make_link(&mut self, at: usize) -> Option<Action> {
+        let link = self.link;
+        let queue_pair = self.queue_pairs.get_mut(at)?;
+        queue_pair.attempt += 1;
+        queue_pair.is_proven = false;
+        let command = Command::MakeLink {
+            link,
+            attempt: queue_pair.attempt,
+            traffic: queue_pair.traffic.clone(),
+        };
+        Some(Action::Carry(at, command))
     }
 
-    /// Its daemon is gone for good: the next one gets another link.
-    pub(super) fn forget_life(&mut self, next_link: &mut u32) {
+    /// When [`Peer::retry`] has something to do.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.queue_pairs.iter().filter_map(|it| it.retry_at).min()
+    }
+
+    /// Tries again what is due.
+    pub(super) fn retry(&mut self, now: Instant) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for at in 0..self.queue_pairs.len() {
+            let queue_pair = &mut self.queue_pairs[at];
+            if queue_pair.retry_at.take_if(|due| *due <= now).is_some() && self.is_up {
+                queue_pair.theirs = None;
+                actions.extend(self.make_link(at));
+            }
+        }
+        actions
+    }
+
+    /// There was, or was to be, a queue pair.
+    pub(super) fn has_tried(&self) -> bool {
+        self.queue_pairs.iter().any(|it| it.attempt > 0)
+    }
+
+    /// The place of the queue pair for a new lane: of those that work, or else of all, the one of the carrier
+    /// that has the fewest lanes.
+    pub(super) fn choose(&self, lanes: impl Fn(usize) -> u32) -> usize {
+        let used = self.queue_pairs.iter().take(self.agreed).enumerate();
+        let best = used.min_by_key(|(at, it)| {
+            let is_up = it.state(self.is_up) == LinkState::Up;
+            (!is_up, lanes(*at))
+        });
+        best.map_or(0, |(at, _)| at)
+    }
+
+    /// Its daemon is gone for good: the next one gets another link. What the carriers are told.
+    pub(super) fn forget_life(&mut self, next_link: &mut u32) -> Vec<Action> {
+        let link = self.link;
+        let lose = |at| Action::Carry(at, Command::LoseLink { link });
+        let actions = (0..self.queue_pairs.len()).map(lose).collect();
         self.life = None;
-        self.attempt = 0;
-        self.theirs = None;
-        self.is_connected = false;
-        self.retry_at = None;
+        for queue_pair in &mut self.queue_pairs {
+            queue_pair.attempt = 0;
+            queue_pair.theirs = None;
+            queue_pair.is_connected = false;
+            queue_pair.retry_at = None;
+        }
         self.link = LinkId(*next_link);
         *next_link += 1;
+        actions
+    }
+}
+
+/// Which of a link's queue pairs it is about, where there are several.
+fn which(at: usize, agreed: usize) -> String {
+    match agreed {
+        0 | 1 => String::new(),
+        _ => format!("queue pair {at} of "),
+    }
+}
+
+impl QueuePair {
+    fn known(&self, is_peer_up: bool) -> KnownPair {
+        KnownPair {
+            link: self.state(is_peer_up),
+            losses: self.losses,
+            bytes: self.traffic.bytes(),
+        }
     }
 
-    pub(super) fn retry_later(&mut self, now: Instant) {
+    fn has_counted(&self) -> bool {
+        self.losses > 0 || self.traffic.bytes() != (0, 0)
+    }
+
+    fn state(&self, is_peer_up: bool) -> LinkState {
+        match self.is_connected {
+            true if self.is_proven => LinkState::Up,
+            true => LinkState::Trying,
+            false if self.attempt > 0 && is_peer_up => LinkState::Trying,
+            false => LinkState::Down,
+        }
+    }
+
+    fn retry_later(&mut self, now: Instant) {
         self.is_connected = false;
         if self.retry_at.is_none() {
             self.retry_at = Some(now + self.retry);

@@ -5,30 +5,36 @@ use std::collections::HashMap;
 use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::Remote;
 use sluice_peering::config::Network;
-use sluice_shmem::board::BOARD_BYTES;
+use sluice_shmem::parking::PARKING_BYTES;
 use sluice_sys::memfd;
 
 use super::*;
+use crate::fabric::words::SEVERAL_VERSION;
 use crate::matching::Domain;
 
 mod direct;
+mod several;
 
 #[derive(Default)]
-struct Boards(HashMap<ClientId, Arc<ForeignBoard>>, Gone, direct::Shared);
+struct ParkingTables(
+    HashMap<ClientId, Arc<ForeignParkingTable>>,
+    Gone,
+    direct::Shared,
+);
 
 /// The cookies of sockets that were closed without a word.
 type Gone = std::collections::HashSet<u64>;
 
-impl Programs for Boards {
-    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno> {
-        if let Some(board) = self.0.get(&client) {
-            return Ok(board.clone());
+impl Programs for ParkingTables {
+    fn parking(&mut self, client: ClientId) -> Result<Arc<ForeignParkingTable>, Errno> {
+        if let Some(parking) = self.0.get(&client) {
+            return Ok(parking.clone());
         }
-        let file = memfd::create(c"board")?;
-        memfd::set_len(file.raw(), BOARD_BYTES as u64)?;
-        let board = Arc::new(ForeignBoard::map(&file)?);
-        self.0.insert(client, board.clone());
-        Ok(board)
+        let file = memfd::create(c"parking")?;
+        memfd::set_len(file.raw(), PARKING_BYTES as u64)?;
+        let parking = Arc::new(ForeignParkingTable::map(&file)?);
+        self.0.insert(client, parking.clone());
+        Ok(parking)
     }
 
     fn is_here(&self, announced: &Announced) -> bool {
@@ -38,28 +44,41 @@ impl Programs for Boards {
 
 struct Daemon {
     introducer: Introducer,
-    boards: Boards,
+    parking_tables: ParkingTables,
     /// The other one, by the name it has here.
     peer: PeerName,
     given: Vec<GivenLane>,
     dropped: Vec<&'static str>,
     commands: Vec<Command>,
+    /// Who was told each of them.
+    carriers: Vec<usize>,
     direct: Vec<GivenDirect>,
 }
 
 impl Daemon {
     fn new(life: u64, peer: &str, address: &str) -> Self {
-        let mut introducer = Introducer::new(Life(life), Memory::new(4096, 100));
+        Self::with_carriers(life, (peer, address), 1, SEVERAL_VERSION)
+    }
+
+    /// With so many carriers, and a peer of whom it knows that it speaks this version.
+    fn with_carriers(
+        life: u64,
+        (peer, address): (&str, &str),
+        carriers: usize,
+        version: u16,
+    ) -> Self {
+        let mut introducer = Introducer::new(Life(life), Memory::new(4096, 100), carriers);
         let peer: PeerName = peer.into();
         let address = Network::single(address.parse().expect("an address"));
-        introducer.peer_up(&peer, vec![address]);
+        introducer.peer_up(&peer, vec![address], version);
         Self {
             introducer,
-            boards: Boards::default(),
+            parking_tables: ParkingTables::default(),
             peer,
             given: Vec::new(),
             dropped: Vec::new(),
             commands: Vec::new(),
+            carriers: Vec::new(),
             direct: Vec::new(),
         }
     }
@@ -78,18 +97,19 @@ impl Daemon {
             },
             cookie: u64::from(end),
         };
-        self.introducer.announced(announced, &mut self.boards);
+        self.introducer
+            .announced(announced, &mut self.parking_tables);
     }
 
     fn answer(&mut self) {
-        self.introducer.answer(usize::MAX, &self.boards);
+        self.introducer.answer(usize::MAX, &self.parking_tables);
     }
 
     fn hear(&mut self, word: &Word) {
         let now = Instant::now();
         let name = self.peer.clone();
         self.introducer
-            .heard(&name, &word.encode(), &mut self.boards, now);
+            .heard(&name, &word.encode(), &mut self.parking_tables, now);
     }
 
     /// Does what is to be done, as the carrier would; what is to be said comes back.
@@ -107,13 +127,18 @@ impl Daemon {
                     Action::Say(_, word) => words.push(word),
                     Action::Seek { .. } => {}
                     Action::Drop(_, why) => self.dropped.push(why),
-                    Action::Carry(Command::OpenLane { token, .. }) => {
+                    Action::Carry(carrier, Command::OpenLane { token, .. }) => {
                         let half = half(token.0 as u32);
                         let report = Report::LaneOpened { token, half };
-                        self.introducer.carried(report, Instant::now());
+                        self.introducer.carried(carrier, report, Instant::now());
                     }
-                    Action::EndDirect(lane, ended) => self.boards.2.ended.push((lane, ended)),
-                    Action::Carry(command) => self.commands.push(command),
+                    Action::EndDirect(lane, ended) => {
+                        self.parking_tables.2.ended.push((lane, ended))
+                    }
+                    Action::Carry(carrier, command) => {
+                        self.carriers.push(carrier);
+                        self.commands.push(command);
+                    }
                 }
             }
         }
@@ -209,6 +234,7 @@ fn a_peer_speaks_for_its_own_addresses_only() {
     both[0].hear(&Word::Lane {
         yours: Token(1),
         mine: Token(5),
+        at: 0,
         far: half(3),
     });
     let said = both[0].act();
@@ -225,6 +251,7 @@ fn a_connection_gets_one_lane() {
     both[0].hear(&Word::Lane {
         yours: Token(1),
         mine: Token(1),
+        at: 0,
         far: half(8),
     });
     let _ = both[0].act();
@@ -256,7 +283,7 @@ fn closed_connections_leave_nothing() {
         let _ = daemon.act();
         daemon
             .introducer
-            .carried(Report::LaneOver { token: Token(1) }, Instant::now());
+            .carried(0, Report::LaneOver { token: Token(1) }, Instant::now());
         assert_eq!(daemon.introducer.lanes().0, 0);
     }
     // The other one has closed before it heard of the lane.
@@ -268,7 +295,7 @@ fn closed_connections_leave_nothing() {
     for daemon in &mut both {
         daemon
             .introducer
-            .carried(Report::LaneOver { token: Token(1) }, Instant::now());
+            .carried(0, Report::LaneOver { token: Token(1) }, Instant::now());
         assert_eq!(daemon.introducer.lanes().0, 0);
         assert!(daemon.given.is_empty());
     }
@@ -321,7 +348,7 @@ fn a_lane_whose_other_half_was_never_used_ends_whoever_closes_first() {
     }
 }
 
-/// As many turns as take an end to ask, at host 0.
+/// As many turnarounds as take an end to ask, at host 0.
 fn asks(both: &mut [Daemon; 2]) -> bool {
     let key = EndKey { client: 7, end: 1 };
     let may_come = both[0].introducer.may_come(key);
@@ -333,7 +360,7 @@ fn asks(both: &mut [Daemon; 2]) -> bool {
 }
 
 #[test]
-fn an_end_whose_other_one_is_nobodys_settles() {
+fn an_end_whose_other_one_is_nobodys_is_bypassed() {
     let mut both = two();
     both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
     settle(&mut both);
@@ -350,7 +377,7 @@ fn an_end_whose_other_one_is_nobodys_settles() {
 }
 
 #[test]
-fn an_end_whose_other_one_is_on_its_way_does_not_settle() {
+fn an_end_whose_other_one_is_on_its_way_is_not_bypassed() {
     let mut both = two();
     both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
     settle(&mut both);
@@ -376,14 +403,14 @@ fn an_end_waits_for_a_peer_that_has_just_come() {
     // It has not said hello yet.
     let name: PeerName = "c".into();
     let addresses = vec![Network::single(address)];
-    daemon.introducer.peer_up(&name, addresses);
+    daemon.introducer.peer_up(&name, addresses, SEVERAL_VERSION);
     assert!(daemon.introducer.may_come(key));
     daemon.introducer.peer_down(&name, Instant::now());
     assert!(!daemon.introducer.may_come(key));
 }
 
 #[test]
-fn ends_that_get_no_lane_settle() {
+fn ends_that_get_no_lane_are_bypassed() {
     let mut both = [Daemon::new(1, "b", B), Daemon::new(2, "a", A)];
     // The second has no room.
     both[1].introducer.memory = Memory::new(4096, 0);
@@ -430,14 +457,14 @@ fn an_end_whose_socket_is_gone_is_nobodys_other_end() {
             ];
             both[stale].announce(66, ends[stale].0, ends[stale].1);
             if !closes_late {
-                both[stale].boards.1.insert(66);
+                both[stale].parking_tables.1.insert(66);
             }
             settle(&mut both);
             both[1 - stale].announce(5, ends[1 - stale].0, ends[1 - stale].1);
             if closes_late {
                 // Said, and not heard yet.
                 let said: Vec<Word> = both[1 - stale].act();
-                both[stale].boards.1.insert(66);
+                both[stale].parking_tables.1.insert(66);
                 for word in said {
                     both[stale].hear(&word);
                 }

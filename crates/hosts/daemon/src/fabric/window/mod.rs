@@ -270,7 +270,7 @@ impl Windows {
         self.pieces.loan(lane)
     }
 
-    /// A lane that a peer offers.
+    /// A lane that a peer lends.
     ///
     /// # Errors
     /// It is none that the peer can lend, and why; `None` if there is no link with it now.

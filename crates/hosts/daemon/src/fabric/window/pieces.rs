@@ -264,12 +264,12 @@ impl Pieces {
         loan: &Loan,
     ) -> Result<DirectLane, &'static str> {
         let geometry = Geometry::new(loan.lanes, loan.ring_bytes)
-            .map_err(|_| "offers lanes of a shape that none can have")?;
+            .map_err(|_| "lends lanes of a shape that none can have")?;
         let (heap, heap_bytes) = slots.heap();
         let end = loan.at.checked_add(geometry.chunk_bytes());
         let is_inside = end.is_some_and(|end| loan.at >= heap && end <= heap + heap_bytes);
         if !is_inside || !loan.at.is_multiple_of(PAGE_BYTES) || loan.lane >= loan.lanes {
-            return Err("offers memory outside of its slot");
+            return Err("lends memory outside of its slot");
         }
         let theirs = |piece: &Piece| !piece.is_lender && piece.peer == *peer && !piece.is_orphan;
         let mut all = self.all.iter();
@@ -278,7 +278,7 @@ impl Pieces {
             Some((number, piece)) => {
                 let same = (piece.place, piece.at, piece.geometry, piece.client);
                 if same != (place, loan.at, geometry, client) {
-                    return Err("offers one piece of memory twice");
+                    return Err("lends one piece of memory twice");
                 }
                 *number
             }
@@ -290,10 +290,10 @@ impl Pieces {
                 };
                 let all = self.all.values().filter(|piece| theirs(piece));
                 if all.clone().any(overlaps) {
-                    return Err("offers memory that lies in another piece");
+                    return Err("lends memory that lies in another piece");
                 }
                 if all.count() >= BORROWED_MAX {
-                    return Err("offers too many pieces of memory");
+                    return Err("lends too many pieces of memory");
                 }
                 let number = self.number();
                 let borrowed = (peer.clone(), loan.piece, false);
@@ -305,7 +305,7 @@ impl Pieces {
         let piece = self.all.get_mut(&number).ok_or("")?;
         let held = &mut piece.ours[loan.lane as usize];
         if *held {
-            return Err("offers a lane that is in use");
+            return Err("lends a lane that is in use");
         }
         *held = true;
         Ok(DirectLane {

@@ -9,7 +9,7 @@ use crate::error::{BenchError, Result};
 use crate::figures::counted;
 use crate::model::{Sample, Variant};
 use crate::parse;
-use crate::process::Ready;
+use crate::process::{Process, Ready};
 use crate::session::Session;
 use crate::session::hosts::{Hosts, Side};
 use crate::words::{path_text, words};
@@ -67,15 +67,12 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
     measure_tests(session, variant, clients, &TESTS)
 }
 
-/// Starts a server and runs these tests against it, one after the other.
-pub fn measure_tests(
-    session: &Session,
+/// Starts a server, reached at an address by a Unix socket too in that variant.
+pub fn start_server(
+    hosts: &Hosts<'_>,
     variant: Variant,
-    clients: u32,
-    tests: &[&str],
-) -> Result<Vec<Sample>> {
-    let hosts = Hosts::new(session, variant)?;
-    let capture = Capture::begin(&hosts, variant)?;
+) -> Result<(Process, SocketAddrV4, Option<String>)> {
+    let session = hosts.session();
     let at = SocketAddrV4::new(hosts.address(), session.free_port()?);
     let mut server = words!["redis-server", "--bind", at.ip(), "--port", at.port()];
     server.extend(words!["--protected-mode", "no", "--save", ""]);
@@ -93,6 +90,35 @@ pub fn measure_tests(
     if let Some(path) = &unix {
         server.wait_ready(&Ready::Unix(path.into()))?;
     }
+    Ok((server, at, unix))
+}
+
+/// The command line of redis-benchmark.
+pub fn client_words(
+    at: SocketAddrV4,
+    unix: Option<&str>,
+    (test, clients, requests): (&str, u32, f64),
+) -> Vec<String> {
+    let mut words = words!["redis-benchmark"];
+    match unix {
+        Some(path) => words.extend(words!["-s", path]),
+        None => words.extend(words!["-h", at.ip(), "-p", at.port()]),
+    }
+    words.extend(within_host::benchmark_words(test, clients, requests));
+    words
+}
+
+/// Starts a server and runs these tests against it, one after the other. LPOP takes what LPUSH of the same
+/// run has put.
+pub fn measure_tests(
+    session: &Session,
+    variant: Variant,
+    clients: u32,
+    tests: &[&str],
+) -> Result<Vec<Sample>> {
+    let hosts = Hosts::new(session, variant)?;
+    let capture = Capture::begin(&hosts, variant)?;
+    let (server, at, unix) = start_server(&hosts, variant)?;
     let proxies = (variant == Variant::TwoProxies)
         .then(|| Proxies::start(&hosts, at))
         .transpose()?;
@@ -101,15 +127,11 @@ pub fn measure_tests(
     let at = proxies.as_ref().map_or(at, Proxies::address);
     let near = hosts.host(Side::Client);
     near.inside(|| Ok(within_host::fill(at)))??;
-    let client = |test: &str, requests: f64| {
-        let mut words = words!["redis-benchmark"];
-        match &unix {
-            Some(path) => words.extend(words!["-s", path]),
-            None => words.extend(words!["-h", at.ip(), "-p", at.port()]),
-        }
-        words.extend(within_host::benchmark_words(test, clients, requests));
-        words
-    };
+    if tests.contains(&within_host::HGET) {
+        near.inside(|| Ok(within_host::fill_hash(at)))??;
+    }
+    let client =
+        |test: &str, requests: f64| client_words(at, unix.as_deref(), (test, clients, requests));
     let pilot = client("get", within_host::pilot_requests(clients));
     let pilot = hosts.client(&pilot, session.seconds)?;
     let pilot = pilot.read(|text| parse::redis(text, "GET"))?;
@@ -117,6 +139,12 @@ pub fn measure_tests(
     let misses_before = near.inside(|| Ok(within_host::get_misses(at)))??;
     let mut samples = Vec::with_capacity(tests.len());
     for &test in tests {
+        if test == "lpop" {
+            let length = near.inside(|| Ok(within_host::list_length(at)))??;
+            if (length as f64) < requests.floor() {
+                return Err(BenchError::Failed(within_host::KEYS_MISSING.to_owned()));
+            }
+        }
         let (output, sample) = hosts.measured(&servers, &client(test, requests))?;
         samples.push(within_host::sample(&output, sample, test, requests)?);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{BenchError, Result};
 use crate::machine;
 use crate::model::{Sample, Variant};
-use crate::network::Received;
+use crate::network::{Network, Received};
 use crate::parse::{self, verbs};
 use crate::process::{Output, Ready};
 use crate::session::Session;
@@ -59,26 +59,19 @@ pub fn perftest_with(
         other => return Err(unknown(test.program, other)),
     };
     let network = session.network(test.mtu)?;
-    let port = session.free_port()?;
     let mut options = words!["--device", device];
     options.extend_from_slice(more);
     if let Some(faults) = test.faults {
         options.extend(words![format!("--{FAULT}"), faults]);
     }
-    // -F: a processor whose clock changes is no reason to end.
-    let mut words = words![test.program, "-F", "-p", port];
-    if variant == Variant::Iwarp {
-        // Streams are found by the connection manager.
-        words.push("-R".to_owned());
-    }
-    words.extend_from_slice(&test.arguments);
-    let server_words = session.verbs_with(&options, &words);
-    let mut client_words = server_words.clone();
-    client_words.push(network.server.address().to_string());
-    let (server, client) = (Some(&network.server), Some(&network.client));
-    let server = session.server_on(server, variant, &server_words, &Ready::Listens(port))?;
-    let (output, mut sample) = session.measured_on(client, variant, &[&server], &client_words)?;
-    server.finish(Duration::from_secs(u64::from(session.seconds)) + SERVER_GRACE)?;
+    let (output, mut sample) = both_ends(
+        session,
+        variant,
+        test,
+        &network,
+        Default::default(),
+        &options,
+    )?;
     let received = network.received()?;
     let kernel_share = kernel_share(received)?;
     check_way(variant, test.bulk, kernel_share)?;
@@ -89,6 +82,36 @@ pub fn perftest_with(
         sample.details.insert("lost_share", lost.share());
     }
     Ok((output, sample))
+}
+
+/// Runs both ends, each on one of the two hosts, with `options` for `sluice verbs` and the words of `front` in
+/// front of it, the server's first.
+pub fn both_ends(
+    session: &Session,
+    variant: Variant,
+    test: &Perftest,
+    network: &Network,
+    front: [Vec<String>; 2],
+    options: &[String],
+) -> Result<(Output, Sample)> {
+    let port = session.free_port()?;
+    // -F: a processor whose clock changes is no reason to end.
+    let mut words = words![test.program, "-F", "-p", port];
+    if variant == Variant::Iwarp {
+        // Streams are found by the connection manager.
+        words.push("-R".to_owned());
+    }
+    words.extend_from_slice(&test.arguments);
+    let [mut server_words, mut client_words] = front;
+    for end in [&mut server_words, &mut client_words] {
+        end.extend(session.verbs_with(options, &words));
+    }
+    client_words.push(network.server.address().to_string());
+    let (server, client) = (Some(&network.server), Some(&network.client));
+    let server = session.server_on(server, variant, &server_words, &Ready::Listens(port))?;
+    let measured = session.measured_on(client, variant, &[&server], &client_words)?;
+    server.finish(Duration::from_secs(u64::from(session.seconds)) + SERVER_GRACE)?;
+    Ok(measured)
 }
 
 /// Which part of all frames became datagrams of the kernel's UDP.

@@ -10,7 +10,7 @@ use super::super::connection::State;
 use super::*;
 
 /// A machine (host 2) with a connection to host 1 in every state, and their names.
-fn crowded() -> (Machine, Vec<u32>, Instant) {
+fn populated() -> (Machine, Vec<u32>, Instant) {
     let now = Instant::now();
     let mut pair = Pair::new();
     let mut names = Vec::new();
@@ -53,7 +53,7 @@ prop_compose! {
         any_names in any::<[bool; 2]>(),
         body in vec(any::<u8>(), 232),
         transaction in any::<u64>(),
-        known in Just(crowded().1),
+        known in Just(populated().1),
     ) -> Mad {
         let mut mad = [0; MAD_BYTES];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -82,7 +82,7 @@ proptest! {
 
     #[test]
     fn any_bytes(bytes in vec(any::<u8>(), MAD_BYTES), passed_on: bool) {
-        let (mut machine, names, now) = crowded();
+        let (mut machine, names, now) = populated();
         let before = states(&machine, &names);
         let mad: &Mad = bytes.first_chunk().unwrap();
         machine.received(now, &path(1, 2), mad, passed_on);
@@ -93,7 +93,7 @@ proptest! {
 
     #[test]
     fn messages_of_a_stranger_change_nothing(mads in vec(plausible(), 1..40), passed_on: bool) {
-        let (mut machine, names, now) = crowded();
+        let (mut machine, names, now) = populated();
         let before = states(&machine, &names);
         for mad in &mads {
             let incoming = machine.received(now, &path(3, 2), mad, passed_on);
@@ -113,7 +113,7 @@ proptest! {
     /// The peer itself may break its own connections, and only those.
     #[test]
     fn messages_of_the_peer(mads in vec(plausible(), 1..40), admits: bool) {
-        let (mut machine, names, now) = crowded();
+        let (mut machine, names, now) = populated();
         let mut events = 0;
         for mad in &mads {
             let incoming = machine.received(now, &path(1, 2), mad, false);

@@ -135,12 +135,12 @@ fn received(port: &mut Boxed) -> Vec<u8> {
 }
 
 #[test]
-fn each_lane_has_one_port_and_each_queue_one_receiver() {
-    for (queues, lanes) in [(1, 1), (3, 3), (5, 2), (8, 3), (1, 4), (2, 3), (3, 7)] {
+fn each_shard_has_one_port_and_each_queue_one_receiver() {
+    for (queues, shards) in [(1, 1), (3, 3), (5, 2), (8, 3), (1, 4), (2, 3), (3, 7)] {
         let (all, sent, _) = ports(queues);
-        let mut all = deal(all, lanes);
-        assert_eq!(all.len(), lanes);
-        // Every queue is received from and waited for by exactly one lane.
+        let mut all = deal(all, shards);
+        assert_eq!(all.len(), shards);
+        // Every queue is received from and waited for by exactly one shard.
         for mut found in [
             all.iter_mut().flat_map(received).map(usize::from).collect(),
             all.iter()
@@ -149,19 +149,19 @@ fn each_lane_has_one_port_and_each_queue_one_receiver() {
                 .collect::<Vec<usize>>(),
         ] {
             found.sort_unstable();
-            assert_eq!(found, (0..queues).collect::<Vec<_>>(), "{queues} {lanes}");
+            assert_eq!(found, (0..queues).collect::<Vec<_>>(), "{queues} {shards}");
         }
         let counted: u64 = all.iter().map(|port| port.facts().counters.received).sum();
         assert_eq!(counted, queues as u64);
-        for (lane, port) in all.iter_mut().enumerate() {
-            send(port, &[lane as u8]).unwrap();
+        for (shard, port) in all.iter_mut().enumerate() {
+            send(port, &[shard as u8]).unwrap();
             while !port.flush() {}
         }
         let sent = sent.lock().unwrap();
-        for (lane, (queue, packet)) in sent.iter().enumerate() {
-            assert_eq!((*queue, &**packet), (lane % queues, &[lane as u8][..]));
+        for (shard, (queue, packet)) in sent.iter().enumerate() {
+            assert_eq!((*queue, &**packet), (shard % queues, &[shard as u8][..]));
         }
-        assert_eq!(sent.len(), lanes);
+        assert_eq!(sent.len(), shards);
     }
 }
 
@@ -215,19 +215,19 @@ fn a_queue_that_stands_still_fills_up_and_goes_on_in_order() {
     assert_eq!(numbers, (0..number).collect::<Vec<_>>());
 }
 
-/// Lanes that send and one that receives, at the same time: each packet goes once, those of a lane
+/// Shards that send and one that receives, at the same time: each packet goes once, those of a shard
 /// in their order, and none is left when all have flushed.
 #[test]
-fn lanes_that_share_a_queue_lose_nothing() {
-    const LANES: usize = 4;
+fn shards_that_share_a_queue_lose_nothing() {
+    const SHARDS: usize = 4;
     const EACH: u32 = 5000;
     let (all, sent, _) = ports(1);
-    let mut all = deal(all, LANES);
+    let mut all = deal(all, SHARDS);
     std::thread::scope(|scope| {
-        for (lane, port) in all.iter_mut().enumerate() {
+        for (shard, port) in all.iter_mut().enumerate() {
             scope.spawn(move || {
                 for number in 0..EACH {
-                    let mut packet = vec![lane as u8; 1 + number as usize % 7];
+                    let mut packet = vec![shard as u8; 1 + number as usize % 7];
                     packet.extend_from_slice(&number.to_be_bytes());
                     while send(port, &packet).is_err() {
                         port.flush();
@@ -236,7 +236,7 @@ fn lanes_that_share_a_queue_lose_nothing() {
                     if number % 5 == 0 {
                         port.flush();
                     }
-                    if lane == 0 {
+                    if shard == 0 {
                         port.receive(&mut |_| {});
                     }
                 }
@@ -245,14 +245,14 @@ fn lanes_that_share_a_queue_lose_nothing() {
         }
     });
     let sent = sent.lock().unwrap();
-    let mut next = [0; LANES];
+    let mut next = [0; SHARDS];
     for (_, packet) in sent.iter() {
         let (front, number) = packet.split_last_chunk().unwrap();
-        let lane = usize::from(front[0]);
-        assert_eq!(u32::from_be_bytes(*number), next[lane]);
-        next[lane] += 1;
+        let shard = usize::from(front[0]);
+        assert_eq!(u32::from_be_bytes(*number), next[shard]);
+        next[shard] += 1;
     }
-    assert_eq!(next, [EACH; LANES]);
+    assert_eq!(next, [EACH; SHARDS]);
 }
 
 /// Who finds the queue taken leaves his packets to whoever has it, also if that one only looks.

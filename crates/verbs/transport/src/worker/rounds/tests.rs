@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
+use super::super::policy::BULK;
 use super::*;
 
 /// What is asked of the work, by name.
@@ -16,7 +17,7 @@ struct Node {
 
 /// Work as a script has it: each answer once, then nothing.
 #[derive(Default)]
-struct Script {
+struct Script<const FROM_AFAR: bool> {
     steps: Steps,
     looks: Vec<Option<[usize; 1]>>,
     announces: Vec<bool>,
@@ -24,6 +25,9 @@ struct Script {
     polled: Vec<u64>,
     waits: Vec<Woken>,
 }
+
+/// Work that the kernel makes heard.
+type Heard = Script<false>;
 
 fn next<T: Clone>(answers: &mut Vec<T>, otherwise: T) -> T {
     if answers.is_empty() {
@@ -33,10 +37,14 @@ fn next<T: Clone>(answers: &mut Vec<T>, otherwise: T) -> T {
     }
 }
 
-impl Work<1> for Script {
+impl<const FROM_AFAR: bool> Work<1> for Script<FROM_AFAR> {
     type Node = Node;
 
-    const MANNER: Manner = Manner::HEARD;
+    const MANNER: Manner = if FROM_AFAR {
+        Manner::RUNG_FROM_AFAR
+    } else {
+        Manner::HEARD
+    };
 
     fn control(node: &Node) -> &Control {
         &node.control
@@ -85,10 +93,10 @@ impl Work<1> for Script {
     }
 }
 
-fn steps_of(work: Script, rounds: usize) -> Steps {
+fn steps_of<const FROM_AFAR: bool>(work: Script<FROM_AFAR>, rounds: usize) -> Steps {
     let node = Node::default();
     // Of a machine where there is another processor, and calls take long.
-    let policy = Policy::new(Script::MANNER, 100_000, 2);
+    let policy = Policy::new(Script::<FROM_AFAR>::MANNER, 100_000, 2);
     let mut thread = Rounds { work, policy };
     for _ in 0..rounds {
         thread.round(&node);
@@ -100,14 +108,14 @@ const WHOLE: [&str; 6] = ["awakes", "look", "sleeps", "until", "wait", "events"]
 
 #[test]
 fn it_says_that_it_sleeps_between_its_look_and_its_sleep() {
-    assert_eq!(steps_of(Script::default(), 1), WHOLE);
+    assert_eq!(steps_of(Heard::default(), 1), WHOLE);
 }
 
 #[test]
 fn what_comes_in_front_of_the_announcement_is_not_slept_on() {
-    let work = Script {
+    let work = Heard {
         announces: vec![true],
-        ..Script::default()
+        ..Heard::default()
     };
     let mut expected = vec!["awakes", "look", "sleeps"];
     expected.extend(WHOLE);
@@ -116,9 +124,9 @@ fn what_comes_in_front_of_the_announcement_is_not_slept_on() {
 
 #[test]
 fn a_deadline_that_did_not_see_the_sleep_is_not_slept_on() {
-    let work = Script {
+    let work = Heard {
         untils: vec![None],
-        ..Script::default()
+        ..Heard::default()
     };
     let mut expected = vec!["awakes", "look", "sleeps", "until"];
     expected.extend(WHOLE);
@@ -127,9 +135,9 @@ fn a_deadline_that_did_not_see_the_sleep_is_not_slept_on() {
 
 #[test]
 fn a_stream_is_taken_by_glances_and_a_nap() {
-    let work = Script {
+    let work = Heard {
         looks: vec![Some([60]), Some([0]), Some([0])],
-        ..Script::default()
+        ..Heard::default()
     };
     let round = |wait| ["awakes", "look", "sleeps", "until", wait, "events"];
     let expected = [round("glance"), round("glance"), round("wait")].concat();
@@ -145,7 +153,7 @@ fn it_looks_on_with_its_sleep_announced() {
         by_work: true,
     };
     // Some rounds: the time between two may be long once, on a busy machine.
-    let mut work = Script::default();
+    let mut work = Heard::default();
     for _ in 0..1000 {
         work.looks.extend([Some([1]), Some([1])]);
         work.waits.push(by_work);
@@ -158,13 +166,37 @@ fn it_looks_on_with_its_sleep_announced() {
 }
 
 #[test]
+fn where_others_ring_it_looks_on_before_it_says_that_it_sleeps() {
+    let by_work = Woken {
+        count: 1,
+        by_work: true,
+    };
+    let mut work = Script::<true>::default();
+    for _ in 0..1000 {
+        // However much comes: there are no naps.
+        work.looks.extend([Some([BULK]), Some([1])]);
+        work.waits.push(by_work);
+    }
+    let steps = steps_of(work, 1500);
+    let again = steps.iter().position(|step| *step == "again");
+    let again = again.expect("it never looked on");
+    assert_eq!(steps[again - 1..=again + 1], ["look", "again", "awakes"]);
+    // In the end it looks on in vain.
+    let sleeps = steps.windows(2).filter(|pair| pair[1] == "sleeps");
+    assert!(sleeps.clone().any(|pair| pair[0] == "look"));
+    for pair in steps.windows(2).filter(|pair| pair[1] == "again") {
+        assert!(["look", "again"].contains(&pair[0]), "{pair:?}");
+    }
+}
+
+#[test]
 fn watches_are_left_to_a_program_that_polls() {
     // It polls for three looks, so that the thread watches, and for two watches more.
     let polled = [1, 2, 3, 4, 5, 6, 7, 7];
-    let work = Script {
+    let work = Heard {
         polled: polled.to_vec(),
         untils: vec![Some(u64::MAX); 3],
-        ..Script::default()
+        ..Heard::default()
     };
     let watch = ["awakes", "look", "watches", "until"];
     let mut expected = [WHOLE, WHOLE, WHOLE].concat();

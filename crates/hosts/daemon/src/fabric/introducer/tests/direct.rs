@@ -15,7 +15,7 @@ pub(super) struct Shared {
 /// The lane of a loan that a peer makes, unless it lies.
 const LIE: u32 = 4000;
 
-impl Windowed for Boards {
+impl Windowed for ParkingTables {
     fn may_share(&self, _: ClientId, _: &PeerName) -> bool {
         self.2.is_there
     }
@@ -71,7 +71,7 @@ fn refusal(yours: Token, lane: u32) -> [Word; 2] {
 fn sharing() -> [Daemon; 2] {
     let mut both = two();
     for daemon in &mut both {
-        daemon.boards.2.is_there = true;
+        daemon.parking_tables.2.is_there = true;
     }
     both
 }
@@ -114,7 +114,10 @@ fn two_ends_get_one_direct_lane_whoever_is_first_and_close_it() {
             daemon.introducer.released(key);
             assert!(daemon.introducer.direct_lane(key).is_none());
             assert_eq!(daemon.act(), []);
-            assert_eq!(daemon.boards.2.ended, [(lane(1, is_lender), Ended::Ours)]);
+            assert_eq!(
+                daemon.parking_tables.2.ended,
+                [(lane(1, is_lender), Ended::Ours)]
+            );
         }
     }
 }
@@ -122,7 +125,7 @@ fn two_ends_get_one_direct_lane_whoever_is_first_and_close_it() {
 #[test]
 fn without_room_in_the_window_the_fabric_has_a_lane() {
     let mut both = sharing();
-    both[0].boards.2.is_full = true;
+    both[0].parking_tables.2.is_full = true;
     connect(&mut both, 0);
     for daemon in &both {
         assert_eq!((daemon.given.len(), daemon.direct.len()), (1, 0));
@@ -133,18 +136,21 @@ fn without_room_in_the_window_the_fabric_has_a_lane() {
 fn a_socket_that_is_gone_at_either_look_has_no_lane() {
     // At the lender's look.
     let (mut both, want) = asking();
-    both[0].boards.1.insert(9);
+    both[0].parking_tables.1.insert(9);
     both[0].hear(&want);
     settle(&mut both);
     assert!(both.iter().all(|it| it.direct.is_empty()));
-    assert!(both[0].boards.2.ended.is_empty());
+    assert!(both[0].parking_tables.2.ended.is_empty());
     // At the second look of the one who asked.
     let (mut both, want) = asking();
     both[0].hear(&want);
-    both[1].boards.1.insert(9);
+    both[1].parking_tables.1.insert(9);
     settle(&mut both);
     assert!(both.iter().all(|it| it.direct.is_empty()));
-    assert_eq!(both[0].boards.2.ended, [(lane(1, true), Ended::Both)]);
+    assert_eq!(
+        both[0].parking_tables.2.ended,
+        [(lane(1, true), Ended::Both)]
+    );
 }
 
 #[test]
@@ -155,7 +161,10 @@ fn an_end_that_is_closed_while_it_asks_takes_nothing() {
     both[0].hear(&want);
     settle(&mut both);
     assert!(both.iter().all(|it| it.direct.is_empty()));
-    assert_eq!(both[0].boards.2.ended, [(lane(1, true), Ended::Both)]);
+    assert_eq!(
+        both[0].parking_tables.2.ended,
+        [(lane(1, true), Ended::Both)]
+    );
 }
 
 /// Both ends are closed between the loan and its answer: the lender hears which lane it was.
@@ -177,7 +186,10 @@ fn a_loan_of_which_both_ends_are_closed_comes_back() {
         said.contains(&Word::Returned { piece: 1, lane: 1 }),
         "{said:?}"
     );
-    assert_eq!(both[0].boards.2.ended, [(lane(1, true), Ended::Ours)]);
+    assert_eq!(
+        both[0].parking_tables.2.ended,
+        [(lane(1, true), Ended::Ours)]
+    );
 }
 
 #[test]
@@ -192,7 +204,10 @@ fn a_session_that_ends_in_between_leaves_the_lane_to_the_peer() {
         assert_eq!(daemon.act(), []);
     }
     // Its program may have it: only this host's end is over.
-    assert_eq!(both[0].boards.2.ended, [(lane(1, true), Ended::Ours)]);
+    assert_eq!(
+        both[0].parking_tables.2.ended,
+        [(lane(1, true), Ended::Ours)]
+    );
     // What comes too late is for nobody.
     let token = both[0].introducer.by_key[&EndKey { client: 7, end: 9 }];
     both[0].hear(&Word::Taken { yours: token });
@@ -221,7 +236,7 @@ fn what_nobody_asked_for_is_refused() {
         both[1].hear(&word);
         assert_eq!(both[1].act(), []);
     }
-    assert!(both[1].direct.is_empty() && both[1].boards.2.ended.is_empty());
+    assert!(both[1].direct.is_empty() && both[1].parking_tables.2.ended.is_empty());
 }
 
 #[test]
@@ -236,7 +251,7 @@ fn a_peer_gets_no_lane_for_an_end_whose_other_one_is_elsewhere() {
         client: 7,
     });
     assert_eq!(both[0].act(), [Word::NoLane { yours: Token(5) }]);
-    assert_eq!(both[0].boards.2.next, 0, "nothing was lent");
+    assert_eq!(both[0].parking_tables.2.next, 0, "nothing was lent");
 }
 
 #[test]
@@ -269,6 +284,7 @@ fn an_end_that_has_a_direct_lane_gets_no_second_one() {
     both[0].hear(&Word::Lane {
         yours: token,
         mine: Token(5),
+        at: 0,
         far: half(3),
     });
     let _ = both[0].act();
