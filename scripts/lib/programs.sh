@@ -38,6 +38,20 @@ run_program() { # seconds, folder, program, arguments...
     return "$status"
 }
 
+# Calls run_program and keeps a record in $LOGS/runs/$STEP: the output in NAME.log, and how the program was started and
+# ended in NAME.run. tests/src/rerun reads the records to run failed tests again. Prints the output when the program has
+# ended.
+run_recorded() { # name of the record, seconds, folder, program, arguments...
+    local record=$LOGS/runs/$STEP/$1 status=0
+    shift
+    mkdir -p "${record%/*}"
+    run_program "$@" >"$record.log" 2>&1 || status=$?
+    printf '%s %s\n' status "$status" seconds "$1" folder "$PWD/$2" program "$3" tmpdir "${TMPDIR:-}" \
+        ended "$(date -Is)" load "$(</proc/loadavg)" >"$record.run"
+    cat "$record.log"
+    return "$status"
+}
+
 # Runs all of a list, two at a time, also those behind one that fails; what they say comes in the order of
 # the list. Tests wait more than they work.
 run_listed() { # list, seconds for each, arguments...
@@ -52,7 +66,8 @@ run_listed() { # list, seconds for each, arguments...
         number=$((number + 1))
         {
             printf '     Running %s %s of %s\n' "$kind" "$name" "$folder"
-            run_program "$seconds" "$folder" "$program" "$@" || touch "$said/failed"
+            run_recorded "$(printf '%04d' "$number")" "$seconds" "$folder" "$program" "$@" ||
+                touch "$said/failed"
         } >"$said/$(printf '%04d' "$number")" 2>&1 3<&- &
     done 3<"$list"
     wait
@@ -67,5 +82,13 @@ run_suite() { # seconds, name, arguments...
     shift 2
     build_programs "$list" --test "$name" || return
     program=$(awk -F '\t' -v name="$name" '$1 == "tests" && $3 == name { print $4 }' "$list")
-    run_program "$seconds" tests "$program" "$@"
+    run_recorded "$name" "$seconds" tests "$program" "$@"
+}
+
+# Prints the path of the program that runs failed tests again. Cargo builds it with every suite.
+rerun_program() {
+    cat "$LOGS"/*.programs.json | jq -rs '
+        [.[] | select(.reason == "compiler-artifact" and .target.name == "rerun-failed"
+            and (.profile.test | not) and .executable != null) | .executable]
+        | last // empty'
 }

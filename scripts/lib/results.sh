@@ -33,6 +33,11 @@ failed_names() { # log
          /^test result:/ { for (i = 0; i < n; i++) print names[i]; failed = n = 0 }' "$1"
 }
 
+# How many programs did not come to the end of their tests (run_program says so).
+count_unended() { # log
+    grep -cE '^error: .* (did not end within|ended with status) [0-9]' "$1" || true
+}
+
 # Adds up the "test result: ok. 3 passed; 0 failed; …" lines.
 count_results() { # passed|failed, log
     sed -n "s/^test result: .* \([0-9]*\) $1;.*/\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'

@@ -28,6 +28,7 @@ pub mod nic;
 pub mod own_root;
 pub mod programs;
 pub mod random;
+pub mod rerun;
 pub mod slow;
 pub mod stats;
 pub mod stream;

@@ -141,6 +141,13 @@ fn long_lists_are_cut_and_end_nothing() {
 }
 
 #[test]
+fn programs_without_an_end_are_counted() {
+    let log = "error: t/a did not end within 600 s\nerror: t/b ended with status 139\nerror: no\n";
+    assert_eq!(read("count_unended", log), "2\n");
+    assert_eq!(read("count_unended", OURS), "0\n");
+}
+
+#[test]
 fn a_program_that_does_not_end_by_itself_is_named() {
     let ends = |seconds: u32, command: &str| {
         say(&format!(

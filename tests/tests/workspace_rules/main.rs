@@ -11,6 +11,7 @@ mod kubernetes;
 mod layers;
 mod modules;
 mod protocols;
+mod unsteady;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
