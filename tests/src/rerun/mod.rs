@@ -63,12 +63,13 @@ pub enum Class {
 }
 
 impl Failure {
-    /// The step and the test, or the program.
+    /// The step and the test, the tests of a program that hung, or a program that says nothing of its tests.
     pub fn name(&self) -> String {
-        match self.tests.as_slice() {
-            [test] => format!("{} {test}", self.record.step),
-            tests => format!("{} {} tests", self.record.step, tests.len()),
-        }
+        let tests = match self.tests.as_slice() {
+            [] => self.record.program.display().to_string(),
+            tests => tests.join(", "),
+        };
+        format!("{} {tests}", self.record.step)
     }
 }
 
@@ -227,7 +228,7 @@ pub fn run(logs: &Path, root: &Path, commit: &str) -> io::Result<usize> {
         );
         return Ok(0);
     }
-    println!("{count} unsteady tests (logs: {})", unsteady.display());
+    println!("unsteady tests: {count} (logs: {})", unsteady.display());
     Ok(count)
 }
 
@@ -243,8 +244,10 @@ fn append(file: &Path, entries: &[Entry]) -> io::Result<()> {
     fs::write(file, serde_json::to_string_pretty(&all)? + "\n")
 }
 
+/// The start of a file's name, which the kernel limits to 255 bytes.
 fn file_name(name: &str) -> String {
-    name.replace('/', "__").replace(' ', "--")
+    let name = name.replace('/', "__").replace(' ', "--");
+    name.chars().take(100).collect()
 }
 
 fn program(record: &Record, arguments: &[&str]) -> std::process::Command {

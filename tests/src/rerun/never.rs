@@ -39,20 +39,15 @@ const CRASHES: &[&str] = &[
 const KERNEL: &[&str] = &[
     "Oops: ",
     "kernel BUG at",
-    "BUG: kernel NULL pointer",
-    "BUG: unable to handle",
-    "BUG: KASAN",
-    "BUG: Bad page",
-    "BUG: scheduling while atomic",
-    "BUG: sleeping function",
+    "unreferenced object",
     "general protection fault",
     "Kernel panic",
-    "the kernel complained",
 ];
 
 /// A kernel says these of a machine that gets no processor; a stack follows.
 const KERNEL_WAITED: &[&str] = &[
     "soft lockup",
+    "workqueue lockup",
     "detected stall",
     "self-detected stall",
     "blocked for more than",
@@ -84,9 +79,12 @@ pub fn reason(words: &str, root: &Path) -> Option<String> {
     if let Some(panic) = words.lines().find(|line| is_ours(line, root)) {
         return Some(format!("a panic of our code ({})", panic.trim()));
     }
-    let stack = words.contains("Call Trace:") && found(KERNEL_WAITED).is_none();
+    let waited = |line: &str| KERNEL_WAITED.iter().any(|known| line.contains(known));
+    let stack = words.contains("Call Trace:") && !waited(&words);
     let warning = words.lines().find(|line| {
-        line.contains("WARNING: ") && (line.contains(" PID: ") || line.contains(" CPU#"))
+        let warns =
+            line.contains("WARNING: ") && (line.contains(" PID: ") || line.contains(" CPU#"));
+        (warns || line.contains("BUG: ")) && !waited(line)
     });
     if let Some(known) = found(KERNEL).or(warning).or(stack.then_some("Call Trace:")) {
         return Some(format!("a complaint of a kernel ({})", known.trim()));
@@ -188,6 +186,7 @@ mod tests {
         assert!(never(
             "[ 9.1] WARNING: net/core/dev.c:1 at f+0x1, CPU#1: sh/7"
         ));
+        assert!(never("[ 9.1] BUG: KASAN: use-after-free"));
         assert!(never("[ 9.1] Call Trace:\n <TASK>"));
         assert!(!never(
             "watchdog: BUG: soft lockup - CPU#0 stuck for 22s!\nCall Trace:\n <TASK>"
