@@ -1,12 +1,12 @@
 # Runs steps side by side, and says how each ended in an order that never changes. Sourced by
-# scripts/test; tests/tests/test_steps.rs tests it.
+# scripts/test, behind leftovers.sh; tests/tests/test_steps.rs tests it.
 #
 # A step is run by the command that is given, with its name, in a session of its own. What it prints
 # goes to $LOGS/STEP.report, and its last line is "counts PASSED FAILED SKIPPED".
 #
 # The tables say what may be beside what:
 declare -A AFTER=()  # steps that must have ended before this one begins
-declare -A GROUPS_OF=() # of steps that share a group only one runs; "alone" is beside nothing
+declare -A WEIGHT=() # how many processors a step keeps busy; one if it is not said
 
 # The number of each step that runs now.
 declare -A running=()
@@ -38,30 +38,32 @@ have_a_word_in_common() { # words, words
     return 1
 }
 
-may_begin() { # step, steps that have not ended...
-    local step=$1 other
-    local own=${GROUPS_OF[$1]:-}
-    shift
+# A step that wants more processors than there are begins when it is alone.
+may_begin() { # processors, step, steps that have not ended...
+    local processors=$1 step=$2 other busy
+    shift 2
     have_a_word_in_common "${AFTER[$step]:-}" "$*" && return 1
+    ((${#running[@]} > 0)) || return 0
+    busy=${WEIGHT[$step]:-1}
     for other in "${!running[@]}"; do
-        [[ $own == *alone* || ${GROUPS_OF[$other]:-} == *alone* ]] && return 1
-        have_a_word_in_common "$own" "${GROUPS_OF[$other]:-}" && return 1
+        busy=$((busy + ${WEIGHT[$other]:-1}))
     done
-    return 0
+    ((busy <= processors))
 }
 
-# Runs all, so many at once; the first that may begin does. Prints the reports in the order of the
-# second list and adds to passed, failed and skipped.
-side_by_side() { # at once, command, names of two lists of the same steps
-    local at_once=$1 command=$2
-    local -n to_begin=$3 to_report=$4
+# Runs all, so many at once and no more than the processors can do; the first that may begin does. Prints the
+# reports in the order of the second list and adds to passed, failed and skipped.
+side_by_side() { # at once, processors, command, names of two lists of the same steps
+    local at_once=$1 processors=$2 command=$3
+    local -n to_begin=$4 to_report=$5
     local waiting=("${to_begin[@]}") left=("${to_begin[@]}") unreported=("${to_report[@]}")
     local step
     while ((${#left[@]} > 0)); do
         for step in "${waiting[@]}"; do
             ((${#running[@]} < at_once)) || break
-            may_begin "$step" "${left[@]}" || continue
-            setsid "$command" --inside "$step" >"$LOGS/$step.report" 2>&1 </dev/null &
+            may_begin "$processors" "$step" "${left[@]}" || continue
+            note_leftovers "${!running[@]}"
+            env "$(step_mark "$step")" setsid "$command" --inside "$step" >"$LOGS/$step.report" 2>&1 </dev/null &
             running[$step]=$!
             noted=$!
             without waiting "$step"
@@ -74,6 +76,7 @@ side_by_side() { # at once, command, names of two lists of the same steps
         sleep 0.2
         for step in "${!running[@]}"; do
             kill -0 "${running[$step]}" 2>/dev/null && continue
+            note_leftovers "${!running[@]}"
             unset "running[$step]"
             without left "$step"
         done

@@ -27,10 +27,10 @@ touch "$2.began"
 case $2 in
 left) await right.began; echo "I am left"; echo "counts 2 0 1" ;;
 right) await left.began; echo "I am right"; echo "counts 3 1 0" ;;
-only-*)
-    mkdir only || exit 1
+heavy-*)
+    mkdir heavy || exit 1
     sleep 0.1
-    rmdir only
+    rmdir heavy
     echo "counts 1 0 0"
     ;;
 behind) [[ -e left.ended ]] || exit 1; echo "counts 1 0 0" ;;
@@ -43,13 +43,14 @@ touch "$2.ended"
 /// What runs the steps that it is told, in its order and reported in another.
 const SCRIPT: &str = r#"
 set -euo pipefail
+. "$ROOT/scripts/lib/leftovers.sh"
 . "$ROOT/scripts/lib/schedule.sh"
 passed=0 failed=0 skipped=0
 trap end_running EXIT
 AFTER[behind]=left
-GROUPS_OF[only-a]=one GROUPS_OF[only-b]="two one" GROUPS_OF[only-c]=alone
+WEIGHT[heavy-a]=2 WEIGHT[heavy-b]=2 WEIGHT[heavy-c]=3
 begin=($BEGIN) report=($REPORT)
-side_by_side 2 "$LOGS/steps" begin report
+side_by_side 2 2 "$LOGS/steps" begin report
 echo "$passed $failed $skipped"
 "#;
 
@@ -90,14 +91,14 @@ fn a_step_begins_behind_those_that_it_needs() {
 }
 
 #[test]
-fn steps_of_a_group_and_one_alone_are_beside_none() {
-    let said = run("only-a only-b only-c", "only-c only-b only-a");
+fn a_step_that_wants_all_processors_has_no_company() {
+    let said = run("heavy-a heavy-b heavy-c", "heavy-c heavy-b heavy-a");
     assert_eq!(said, "3 0 0\n");
 }
 
 #[test]
 fn a_step_without_counts_has_failed() {
-    let said = run("broken only-a", "broken only-a");
+    let said = run("broken heavy-a", "broken heavy-a");
     let wanted = "a word\nFAIL broken: the step did not come to its end\n1 1 0\n";
     assert_eq!(said, wanted);
 }
