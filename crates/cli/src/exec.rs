@@ -8,6 +8,7 @@
 use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// A program, its arguments and its environment in the form that execve(2) takes.
@@ -89,6 +90,8 @@ pub enum Change {
     Killed(c_int),
     /// It is stopped, by job control or SIGSTOP.
     Stopped,
+    /// It runs again.
+    Continued,
 }
 
 /// A signal that arrived while [`Supervisor::wait`] waited.
@@ -167,17 +170,26 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the child's end, passes signals on, and stops with the child when it stops.
+    /// Waits for the child's end and passes signals on. Stops with the child if whoever stopped it stopped this
+    /// process, too, or if it is the job that an interactive shell waits for. A child that is stopped alone may be
+    /// continued alone, and nobody would continue this process then.
     pub fn wait(&self) -> io::Result<Change> {
+        let (mut is_child_stopped, mut is_asked_to_stop) = (false, false);
         loop {
             match self.poll_child()? {
-                Some(Change::Stopped) => stop_self(),
+                Some(Change::Stopped) => is_child_stopped = true,
+                Some(Change::Continued) => (is_child_stopped, is_asked_to_stop) = (false, false),
                 Some(change) => return Ok(change),
                 None => {}
+            }
+            if is_child_stopped && (is_asked_to_stop || is_foreground_job()) {
+                stop_self();
+                (is_child_stopped, is_asked_to_stop) = (false, false);
             }
             let Some(arrival) = self.next_signal() else {
                 continue;
             };
+            is_asked_to_stop |= arrival.signal == libc::SIGTSTP;
             // What a terminal sends goes to the whole foreground group, the child included; a
             // second copy from here would count as a second Ctrl-C.
             if arrival.signal != libc::SIGCHLD && arrival.from_process {
@@ -191,8 +203,13 @@ impl Supervisor {
     fn poll_child(&self) -> io::Result<Option<Change>> {
         let mut status = 0;
         // SAFETY: `status` is a valid place for an int.
-        let result =
-            unsafe { libc::waitpid(self.child, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+        let result = unsafe {
+            libc::waitpid(
+                self.child,
+                &mut status,
+                libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
+            )
+        };
         match result {
             0 => Ok(None),
             -1 => match io::Error::last_os_error() {
@@ -200,6 +217,7 @@ impl Supervisor {
                 error => Err(error),
             },
             _ if libc::WIFSTOPPED(status) => Ok(Some(Change::Stopped)),
+            _ if libc::WIFCONTINUED(status) => Ok(Some(Change::Continued)),
             _ if libc::WIFSIGNALED(status) => Ok(Some(Change::Killed(libc::WTERMSIG(status)))),
             // An exit status has eight bits.
             _ => Ok(Some(Change::Exited(libc::WEXITSTATUS(status) as u8))),
@@ -219,6 +237,19 @@ impl Supervisor {
             signal,
             from_process: info.si_code <= 0,
         })
+    }
+}
+
+/// Whether this process leads the process group that its terminal's input goes to: an interactive shell made it
+/// a job, and waits until the job ends or stops.
+fn is_foreground_job() -> bool {
+    let Ok(terminal) = std::fs::File::open("/dev/tty") else {
+        return false;
+    };
+    // SAFETY: numbers go in and out.
+    unsafe {
+        libc::getpgrp() == libc::getpid()
+            && libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp()
     }
 }
 

@@ -147,7 +147,7 @@ fn supervise(
             file.remove();
             die_by(signal)
         }
-        Change::Stopped => EXIT_OWN_FAILURE,
+        Change::Stopped | Change::Continued => EXIT_OWN_FAILURE,
     })
 }
 

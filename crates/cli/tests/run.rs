@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
@@ -300,27 +300,54 @@ fn with_statistics_signals_reach_the_program() {
     }
 }
 
-#[test]
-fn with_statistics_a_stopped_program_stops_sluice() {
-    let scratch = scratch();
-    let mut command = scratch.sluice([
-        "run",
-        "--no-daemon",
-        "--stats",
-        "--",
-        "sh",
-        "-c",
-        "kill -STOP $$; exit 4",
-    ]);
-    let child = command.process_group(0).stderr(Stdio::null()).spawn();
+/// Starts a script in a process group of its own, with statistics. Its number is that of the first line that it prints.
+fn start_with_statistics(scratch: &Scratch, script: &str) -> (Ended, rustix::process::Pid) {
+    let mut command = scratch.sluice(["run", "--no-daemon", "--stats", "--", "sh", "-c", script]);
+    let child = command
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
     let mut child = Ended(child.unwrap());
-    let status = format!("/proc/{}/stat", child.0.id());
-    wait_for("the stop of sluice", || {
+    let mut line = String::new();
+    let out = child.0.stdout.as_mut().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    let program = rustix::process::Pid::from_raw(line.trim().parse().unwrap());
+    (child, program.unwrap())
+}
+
+fn wait_for_stop(who: &str, pid: rustix::process::Pid) {
+    let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    wait_for(who, || {
         let text = fs::read_to_string(&status).unwrap();
         // The state follows the name in parentheses.
         text.rsplit(") ").next().unwrap().starts_with('T')
     });
+}
+
+#[test]
+fn with_statistics_sluice_stops_with_its_group() {
+    let scratch = scratch();
+    let goes_on = scratch.0.join("goes_on");
+    let script = format!(
+        "echo $$; while [ ! -e {} ]; do sleep 0.01; done; exit 4",
+        goes_on.display()
+    );
+    let (mut child, program) = start_with_statistics(&scratch, &script);
     let group = rustix::process::Pid::from_child(&child.0);
+    rustix::process::kill_process_group(group, rustix::process::Signal::TSTP).unwrap();
+    wait_for_stop("the stop of the program", program);
+    wait_for_stop("the stop of sluice", group);
+    fs::write(goes_on, "").unwrap();
     rustix::process::kill_process_group(group, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(4));
+}
+
+#[test]
+fn with_statistics_a_program_is_stopped_and_continued_alone() {
+    let scratch = scratch();
+    let (mut child, program) = start_with_statistics(&scratch, "echo $$; kill -STOP $$; exit 4");
+    wait_for_stop("the stop of the program", program);
+    rustix::process::kill_process(program, rustix::process::Signal::CONT).unwrap();
     assert_eq!(child.0.wait().unwrap().code(), Some(4));
 }
