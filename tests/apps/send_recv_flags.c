@@ -2,6 +2,9 @@
 //: lane required
 #include "common.h"
 
+/* Wholly there before it is read, on any machine. */
+#define LARGE 30000
+
 static char out[10000], in[10000];
 
 int main(void)
@@ -38,6 +41,27 @@ int main(void)
     SHOW(recv(p.b, in, 30, MSG_TRUNC | MSG_PEEK));
     SHOW(recv(p.b, in, 100, 0));
     say("same bytes: %d\n", memcmp(in, out + 30, 70) == 0);
+    SHOW(send(p.a, out, 100, 0));
+    await_pending(p.b, 100);
+    SHOW(recv(p.b, NULL, 30, MSG_TRUNC));
+    struct iovec nowhere = {NULL, 20};
+    struct msghdr discarded = {.msg_iov = &nowhere, .msg_iovlen = 1};
+    SHOW(recvmsg(p.b, &discarded, MSG_TRUNC));
+    SHOW(recv(p.b, in, 100, 0));
+    say("same bytes: %d\n", memcmp(in, out + 50, 50) == 0);
+    /* More than fits any buffer of a library. */
+    char *large = malloc(LARGE);
+    fill(large, LARGE, 3);
+    write_all(p.a, large, LARGE);
+    await_pending(p.b, LARGE);
+    SHOW(recv(p.b, NULL, LARGE, MSG_TRUNC | MSG_PEEK));
+    SHOW(recv(p.b, NULL, LARGE - 10, MSG_TRUNC));
+    SHOW(recv(p.b, in, 100, 0));
+    say("same bytes: %d\n", memcmp(in, large + LARGE - 10, 10) == 0);
+    write_all(p.a, large, LARGE);
+    SHOW(recv(p.b, NULL, LARGE - 10, MSG_TRUNC | MSG_WAITALL));
+    SHOW(recv(p.b, in, 100, 0));
+    free(large);
 
     /* MORE may hold bytes back, but not for ever and not past the next send. */
     SHOW(send(p.b, out, 10, MSG_MORE));

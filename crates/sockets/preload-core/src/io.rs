@@ -135,7 +135,9 @@ fn read_parts(
     if flags & libc::MSG_ERRQUEUE != 0 {
         return from_c(whole(flags));
     }
-    if let Some(good) = before_unmapped(parts) {
+    // The kernel writes to no buffer then (tcp(7)).
+    let discards = flags & libc::MSG_TRUNC != 0;
+    if !discards && let Some(good) = before_unmapped(parts) {
         if sluice_lane::parts_bytes(good) == 0 {
             return read_nowhere(conn, flags);
         }
@@ -147,7 +149,7 @@ fn read_parts(
         conn.pin(Reason::Urgent);
         return from_c(whole(flags));
     }
-    if flags & libc::MSG_TRUNC != 0 {
+    if discards {
         return discard(conn, parts, flags);
     }
     let total = sluice_lane::parts_bytes(parts);
@@ -189,16 +191,39 @@ fn read_parts(
 
 /// `MSG_TRUNC` on TCP: the bytes are thrown away and only counted (tcp(7)).
 fn discard(conn: &Conn, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
-    let mut scratch = [0_u8; 4096];
     let wanted = sluice_lane::parts_bytes(parts);
-    let flags = flags & !libc::MSG_TRUNC;
-    let len = wanted.min(scratch.len());
-    let address = scratch.as_mut_ptr();
-    let parts = part(address.cast(), len);
-    // SAFETY: the scratch buffer has `len` bytes.
-    read_parts(conn, &parts, flags, &mut |flags| unsafe {
-        (real().recv)(conn.fd, address.cast(), len, flags)
-    })
+    // All parts are the same buffer.
+    let mut scratch = [0_u8; 512];
+    let parts = [part(scratch.as_mut_ptr().cast(), scratch.len())[0]; PARTS_MAX];
+    let mut flags = flags & !libc::MSG_TRUNC;
+    let mut done = 0;
+    loop {
+        let piece = Piece {
+            skip: 0,
+            limit: wanted - done,
+            dontwait: false,
+        };
+        let (parts, count) = cut(&parts, piece);
+        let len = sluice_lane::parts_bytes(&parts[..count]);
+        let result = read_parts(conn, &parts[..count], flags, &mut |flags| {
+            recv_parts(conn.fd, &parts[..count], flags)
+        });
+        match result {
+            Ok(bytes) => done += bytes,
+            Err(errno) if done == 0 => return Err(errno),
+            Err(errno) => {
+                conn.end.keep_error(errno);
+                return Ok(done);
+            }
+        }
+        // What is only peeked at is there still.
+        if result != Ok(len) || done == wanted || flags & libc::MSG_PEEK != 0 {
+            return Ok(done);
+        }
+        if flags & libc::MSG_WAITALL == 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+    }
 }
 
 fn write_parts(
