@@ -3,7 +3,7 @@
 //! records back.
 
 use crate::conn::{self, Conn, for_each};
-use crate::{children, fds, stats, this_process, tracking};
+use crate::{children, epoll, fds, stats, this_process, tracking};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
 
@@ -24,6 +24,7 @@ pub fn at_exit() {
     if !this_process::is_itself() {
         return;
     }
+    epoll::leave();
     let gives_back = this_process::is_forked() && !this_process::is_sandboxed();
     for_each(i32::MAX, |conn| {
         if conn.end.refs() > 1 {
@@ -33,7 +34,7 @@ pub fn at_exit() {
             conn.end.drop_ref();
         } else if gives_back {
             // What another destructor still writes is the kernel's, behind the ring.
-            conn.end.pin_tx(conn.generation);
+            conn.end.shut_tx(conn.generation);
             fds::take(conn.fd);
             tracking::let_go(conn);
         }

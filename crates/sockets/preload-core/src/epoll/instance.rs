@@ -53,8 +53,19 @@ impl Instance {
         self.is_inherited.load(Ordering::Relaxed)
     }
 
-    /// `None` only in a signal handler that interrupted a holder of such a lock.
+    /// For this process to use the instance. `None` only in a signal handler that interrupted a holder of such a
+    /// lock.
     pub(crate) fn lock(&self) -> Option<SpinGuard<'_, State>> {
+        let mut state = self.lock_to_leave()?;
+        if state.is_foreign() {
+            state.adopt();
+        }
+        Some(state)
+    }
+
+    /// The same where the instance or something in it is closed: what belongs to the process that forked this one
+    /// stays as it is.
+    pub(super) fn lock_to_leave(&self) -> Option<SpinGuard<'_, State>> {
         let mut state = self.state.lock()?;
         state.count_plain_sleepers(&self.unlocked);
         Some(state)
@@ -126,7 +137,7 @@ pub fn close_descriptor(index: u32, fd: i32) {
         }
         return;
     }
-    if let Some(mut state) = this.lock() {
+    if let Some(mut state) = this.lock_to_leave() {
         state.close();
         this.unlocked.close();
     }
@@ -154,8 +165,19 @@ pub fn after_fork() {
         this.state.force_open();
         this.unlocked.forget_plain_sleepers();
         this.is_inherited.store(true, Ordering::Relaxed);
-        if let Some(mut state) = this.lock() {
-            state.forget_sleepers();
+        if let Some(mut state) = this.lock_to_leave() {
+            state.become_foreign();
+        }
+    }
+}
+
+/// A forked child ends: the slots that it took on its parent's tables go back.
+pub fn leave() {
+    for (_, this) in instances() {
+        if this.is_inherited()
+            && let Some(mut state) = this.lock_to_leave()
+        {
+            state.disown();
         }
     }
 }

@@ -21,7 +21,7 @@ mod writers;
 pub use crate::waiting::Timeout;
 pub use by_ring::{ByRing, ctl_by_ring, leave_instance, leave_registration};
 pub use instance::{
-    add_descriptor, after_fork, before_fork, close_descriptor, created, release_after_fork,
+    add_descriptor, after_fork, before_fork, close_descriptor, created, leave, release_after_fork,
 };
 pub use item::Glance;
 pub use registrations::{

@@ -249,7 +249,7 @@ pub fn forget_socket(fd: i32) {
         if this.unlocked.item_count() == 0 {
             continue;
         }
-        let Some(mut state) = this.lock() else {
+        let Some(mut state) = this.lock_to_leave() else {
             continue;
         };
         while let Some(number) = state.any_number(fd) {
