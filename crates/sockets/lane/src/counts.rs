@@ -1,6 +1,7 @@
 //! How many bytes of a stream went through a kernel socket, by the kernel's own counts: they
 //! stay true across fork, exec and reads that nobody told us of.
 
+use crate::kernel::kernel_events;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
@@ -55,12 +56,14 @@ fn stable(
 /// Bytes of the stream that were ever read from a socket on which no thread is reading.
 ///
 /// `tcpi_bytes_received` less `SIOCINQ`, less the peer's FIN, which the first counts and the
-/// second does not. Errors: `ENOTCONN` once the connection is closed, `EAGAIN` as above.
+/// second does not. Errors: `ENOTCONN` if the connection was reset, `EAGAIN` as above.
 pub(crate) fn tcp_bytes_read(fd: i32) -> Result<u64, Errno> {
     let (info, unread) = stable(fd, tcp::unread_bytes)?;
     let fin = match info.state {
         tcp::STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2 => 0,
         tcp::STATE_CLOSE_WAIT | STATE_LAST_ACK | STATE_CLOSING => 1,
+        // Both ends have sent their FIN. An error is there until somebody is told of it.
+        STATE_CLOSE if kernel_events(fd, 0) & libc::POLLERR == 0 => 1,
         _ => return Err(Errno::NOTCONN),
     };
     info.bytes_received

@@ -96,6 +96,44 @@ fn read_count_goes_on_behind_either_fin() {
 }
 
 #[test]
+fn read_count_goes_on_when_both_ends_are_closed_and_not_behind_a_reset() {
+    for is_first in [true, false] {
+        let (mut connected, mut accepted) = connection();
+        connected.write_all(&[1; 1000]).unwrap();
+        let mut read = 0;
+        drain(&mut accepted, 400, &mut read);
+        // Its FIN is the first or the last.
+        if is_first {
+            accepted.shutdown(Shutdown::Write).unwrap();
+        }
+        connected.shutdown(Shutdown::Write).unwrap();
+        if !is_first {
+            accepted.shutdown(Shutdown::Write).unwrap();
+        }
+        await_close(&accepted);
+        assert_eq!(tcp_bytes_read(accepted.as_raw_fd()), Ok(400));
+        drain(&mut accepted, 600, &mut read);
+        assert_eq!(accepted.read(&mut [0; 1]).unwrap(), 0);
+        assert_eq!(tcp_bytes_read(accepted.as_raw_fd()), Ok(1000));
+    }
+    let (mut connected, accepted) = connection();
+    connected.write_all(&[1; 1000]).unwrap();
+    tcp::reset(connected.as_raw_fd());
+    await_close(&accepted);
+    assert_eq!(
+        tcp_bytes_read(accepted.as_raw_fd()),
+        Err(Errno::NOTCONN),
+        "how many were on the way is not known"
+    );
+}
+
+fn await_close(stream: &TcpStream) {
+    while tcp::info(stream.as_raw_fd()).unwrap().state != STATE_CLOSE {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn written_count_is_refused_once_an_end_closes_and_without_a_role() {
     let (connected, accepted) = connection();
     let fd = connected.as_raw_fd();

@@ -354,6 +354,11 @@ impl End {
         self.flags.set(Flags::SHUT_RX);
     }
 
+    /// Whether the program has shut down writing, or is about to.
+    pub(crate) fn has_shut_tx(&self) -> bool {
+        self.flag(Flags::SHUT_TX)
+    }
+
     /// Whether the connection stays on TCP for good.
     pub fn is_pinned(&self) -> bool {
         self.flag(Flags::PIN_TX) && self.flag(Flags::PIN_RX)

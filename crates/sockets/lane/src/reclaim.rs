@@ -97,15 +97,25 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
         return false;
     }
     end.leave_ring(tx);
-    let fits = |unread| !is_refusing() && has_room(fd, unread);
-    for (address, len) in tx.stream.take_back(out, fits).into_iter().flatten() {
+    let can_send = |unread| {
+        !is_refusing() && !end.has_shut_tx() && is_open_for_writing(fd) && has_room(fd, unread)
+    };
+    for (address, len) in tx.stream.take_back(out, can_send).into_iter().flatten() {
         if send_all(fd, address, len).is_err() {
-            // Reset or closed: the program's next call is told.
+            // The reader has given the bytes up. If somebody has shut the socket down since, the reader must not take
+            // the end of the stream for its end.
+            tcp::reset(fd);
             return true;
         }
         count_bytes(&end.bytes.tcp_tx, len);
     }
     true
+}
+
+/// Whether the stream has not been ended on this side, by whoever has the socket.
+fn is_open_for_writing(fd: i32) -> bool {
+    let is_open = |state| matches!(state, tcp::STATE_ESTABLISHED | tcp::STATE_CLOSE_WAIT);
+    tcp::info(fd).is_ok_and(|info| is_open(info.state))
 }
 
 /// Whether the socket takes `bytes` at once. The kernel counts its own overhead, too, against

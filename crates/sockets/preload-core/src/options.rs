@@ -113,7 +113,7 @@ pub fn before_shutdown(conn: &Conn, how: c_int) {
                 Reason::HalfClosed.text()
             );
         }
-        conn.end.pin_tx(conn.generation);
+        conn.end.shut_tx(conn.generation);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
         conn.end.shut_rx();

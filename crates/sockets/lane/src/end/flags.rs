@@ -40,6 +40,8 @@ impl Flags {
 
     /// The sender stays on TCP for good.
     pub const PIN_TX: Self = Self(1 << 2);
+    /// The program has ended its half, or is about to: nothing more can be sent.
+    pub const SHUT_TX: Self = Self(1 << 18);
     /// No sender is left that could write to the peer's ring.
     pub const SENDER_GONE: Self = Self(1 << 7);
     /// The program was told, or is about to be, that the peer is gone with what this end had sent.

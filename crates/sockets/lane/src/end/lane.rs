@@ -285,10 +285,11 @@ impl End {
         self.set_reason(reason);
     }
 
-    /// Keeps only what this end sends on TCP (it is about to end its half).
-    pub fn pin_tx(&self, generation: u32) {
+    /// The program is about to shut down writing: what this end still sends goes by TCP, and ring bytes are not
+    /// taken back any more.
+    pub fn shut_tx(&self, generation: u32) {
         if let Locked::Held(mut tx) = self.lock_tx(generation) {
-            self.flags.set(Flags::PIN_TX);
+            self.flags.set(Flags::PIN_TX | Flags::SHUT_TX);
             self.leave_ring(&mut tx);
         }
     }

@@ -271,7 +271,7 @@ fn an_error_behind_bytes_is_what_the_socket_says_next() {
             let (_, b) = pair.ends();
             assert_eq!(write(pair.b, b"bytes"), Ok(5));
             assert_eq!(write(pair.a, b"nobody reads this"), Ok(17));
-            b.end.pin_tx(b.generation);
+            b.end.shut_tx(b.generation);
             assert_eq!(write(pair.b, b" and more"), Ok(9));
             assert_eq!(descriptors::close(pair.b), 0);
             let mut all = Vec::new();

@@ -240,7 +240,7 @@ pub(super) fn fill(pair: &Pair, way: Way) -> usize {
     let by_ring = a.end.unread_ring_bytes(a.generation, a.fd);
     assert_eq!(by_ring, SEGMENT, "the ring is used");
     if matches!(way, Way::RingThenTcp | Way::TcpRingTcp) {
-        b.end.pin_tx(b.generation);
+        b.end.shut_tx(b.generation);
         segment();
     }
     written
@@ -436,7 +436,7 @@ fn write_stream(
             if way == Way::RingThenTcp {
                 let (a, _) = pair.ends();
                 write_all(&a, 0, SEGMENT);
-                a.end.pin_tx(a.generation);
+                a.end.shut_tx(a.generation);
             }
         })?;
         begin(machine, fault);
