@@ -225,8 +225,14 @@ impl End {
         self.flags.set(Flags::MOVED_ELSEWHERE);
     }
 
-    /// A connection that was inherited: notes whether bytes were moved before.
-    pub fn note_inherited(&self, fd: i32) {
+    /// Whether it came from another program, which may have it still.
+    pub fn has_arrived(&self) -> bool {
+        self.flag(Flags::ARRIVED)
+    }
+
+    /// A connection that came from another program: notes whether bytes were moved before.
+    pub fn note_arrived(&self, fd: i32) {
+        self.flags.set(Flags::ARRIVED);
         if tcp_bytes_ever(fd, self.role()) != Ok((0, 0)) {
             self.note_moved_elsewhere(fd);
         }

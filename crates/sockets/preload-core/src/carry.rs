@@ -467,7 +467,7 @@ fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
     let (Some(conn), Some(lane)) = (conn::get(fd), lane_for(record)) else {
         return false;
     };
-    conn.end.note_inherited(fd);
+    conn.end.note_arrived(fd);
     conn.ask_kernel();
     if record.len == ELSEWHERE {
         log!(

@@ -125,7 +125,7 @@ pub fn arrived(fd: c_int) {
                 };
                 tracking::track(fd, role);
                 if let Some(conn) = conn::get(fd) {
-                    conn.end.note_inherited(fd);
+                    conn.end.note_arrived(fd);
                 }
             }
             _ => {
@@ -163,7 +163,8 @@ pub fn forget(fd: c_int) {
 }
 
 /// `fd` is about to be closed, by a call that its program made. sluiced may have its connection open for a
-/// moment more, which ends with the program's last name of it all the same.
+/// moment more, which ends with the program's last name of it all the same. Whoever has a connection from another
+/// program does not know whether his name is the last.
 fn end_if_last(fd: c_int) {
     let Some(conn) = conn::get(fd) else {
         return;
@@ -177,6 +178,7 @@ fn end_if_last(fd: c_int) {
     let may_ask = !this_process::is_sandboxed() && !this_process::is_confined();
     if may_ask
         && !conn.end.is_pinned()
+        && !conn.end.has_arrived()
         && conn.is_ours_alone()
         && conn.end.refs() == 1
         && closing::is_between(fd, conn.end.ports())

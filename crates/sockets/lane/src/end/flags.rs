@@ -64,6 +64,8 @@ impl Flags {
 
     /// The program waits for it by calls that Sluice sees.
     pub const WAIT_SEEN: Self = Self(1 << 11);
+    /// It came from another program, which may have it still.
+    pub const ARRIVED: Self = Self(1 << 19);
     /// Programs that do not use this record moved bytes of it.
     pub const MOVED_ELSEWHERE: Self = Self(1 << 12);
 
