@@ -7,6 +7,7 @@ pub mod at_exit;
 pub mod bpf;
 pub mod capability;
 pub mod cgroup;
+pub mod clock;
 pub mod delay;
 pub mod errno;
 pub mod holders;

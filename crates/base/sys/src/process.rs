@@ -1,21 +1,10 @@
-//! The clock, chance, locks and signals of this process.
+//! Chance, locks and signals of this process.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
 use crate::errno::Errno;
 use crate::raw::{check, int, syscall0, syscall3, syscall4};
-
-/// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the C library writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// 16 random bytes.
 pub fn random() -> Result<[u64; 2], Errno> {

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 #[cfg(not(test))]
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 #[cfg(test)]
 use tests::now_ns;
 

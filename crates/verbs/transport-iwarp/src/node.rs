@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_sys::at_exit::AtExit;
+use sluice_sys::clock::now_ns;
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
-use sluice_sys::process::now_ns;
 use sluice_sys::wake::{drain, eventfd, ring};
 use sluice_transport::worker::{self, Control, Look, Manner, WATCH_NS, Woken, Work};
 use sluice_verbs::locks::lock;

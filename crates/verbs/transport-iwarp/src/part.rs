@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use sluice_protocol::iwarp::{Failure, Settings};
 use sluice_protocol::{Instant, PostError};
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_transport::inbound::Inbound;
 use sluice_transport::request::status;
 use sluice_verbs::locks::{Guard, lock, try_lock};

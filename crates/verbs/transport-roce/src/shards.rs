@@ -8,7 +8,7 @@ use core::ops::Index;
 use std::sync::Arc;
 
 use sluice_packet::{Port, Received};
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_verbs::{Aftermath, Handed, SendDone};
 
 use crate::completions::{Completions, Sources};

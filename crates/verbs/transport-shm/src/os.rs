@@ -7,8 +7,9 @@ use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall2, syscall3, syscall4, syscall6};
 use sluice_sys::unix::Fd;
 
+pub use sluice_sys::clock::now_ns;
 pub use sluice_sys::local_fd::LocalFd;
-pub use sluice_sys::process::{now_ns, random};
+pub use sluice_sys::process::random;
 pub use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
 /// Rings where a peer said. Its file is the peer's as well as ours, and so are the flags of the

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::SeqCst;
 
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_verbs::WcStatus;
 use sluice_verbs::locks::lock;
 use sluice_verbs::with_aftermath;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use sluice_sys::clock::now_ns;
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::mapping::Mapping;
-use sluice_sys::process::now_ns;
 use sluice_sys::wake::{Epoll, eventfd, ring};
 use sluice_transport::notice::Notices;
 use sluice_transport::timers::Timers;

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_transport::pieces::{gather, parts};
 use sluice_verbs::locks::{Guard, lock};
 use sluice_verbs::opcode::facts;

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_verbs::WcStatus;
 use sluice_verbs::locks::{lock, try_lock};
 use sluice_window::region::RegionView;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sluice_protocol::{Atomic, TakeError};
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_transport::inbound::{Inbound, atomic};
 use sluice_transport::pieces::gather;
 use sluice_transport::tap::{self, Ending, Extras, Operation, Tap};

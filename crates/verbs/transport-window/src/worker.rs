@@ -7,8 +7,8 @@
 use core::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
+use sluice_sys::clock::now_ns;
 use sluice_sys::errno::Errno;
-use sluice_sys::process::now_ns;
 use sluice_sys::wake::drain;
 use sluice_transport::worker::{self, Control, Look, Manner, WATCH_NS, Woken, Work};
 use sluice_verbs::with_aftermath;

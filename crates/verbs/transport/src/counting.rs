@@ -1,7 +1,7 @@
 //! Counters that are added up when somebody asks ([`sluice_verbs::Transport::counters`]): some are
 //! where a thread is at work.
 
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 
 /// How long is waited, in all, for what others are working on when the process ends, and other threads
 /// may hold a lock for ever.

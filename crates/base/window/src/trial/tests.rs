@@ -7,7 +7,7 @@ const SOON: Duration = Duration::from_secs(120);
 
 /// Time passes slowly, so that nobody is silent, or stuck, whose thread stands still for a while.
 pub(super) fn now_ns() -> u64 {
-    sluice_sys::process::now_ns() / 40
+    sluice_sys::clock::now_ns() / 40
 }
 
 /// So long that it is, by that clock.

@@ -12,9 +12,9 @@ use std::sync::Mutex;
 
 use sluice_packet::Received;
 use sluice_rendezvous::{Names, block_of, check_peer};
+use sluice_sys::clock::now_ns;
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
-use sluice_sys::process::now_ns;
 use sluice_sys::unix;
 use sluice_transport::worker::{Sleeper, token};
 use sluice_verbs::Gid;

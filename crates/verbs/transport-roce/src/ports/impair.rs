@@ -5,7 +5,7 @@
 //! connection have faults when both processes ask for them.
 
 use sluice_packet::{Facts, Leaving, Port, Received, SendError};
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_sys::timer::Timer;
 use sluice_transport::fault::{Fate, Faults, Impair};
 

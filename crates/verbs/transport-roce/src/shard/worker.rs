@@ -9,7 +9,7 @@ use std::sync::Arc;
 use sluice_packet::{Kept, Port, Received};
 use sluice_planner::{End, Planner, Step};
 use sluice_protocol::Instant;
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_verbs::{Aftermath, SendDone};
 use sluice_xdp::Left;

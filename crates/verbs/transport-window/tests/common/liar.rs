@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::FOR_EVER;
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_transport_window::frame::{Frame, HEADER_BYTES};
 use sluice_verbs_testing::until;
 use sluice_window::claim::{Claim, Claimed, Hold, Table as _, Word};

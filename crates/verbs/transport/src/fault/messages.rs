@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
-use sluice_sys::process::now_ns;
+use sluice_sys::clock::now_ns;
 use sluice_verbs::{Posted, QpType, SendDone};
 
 use super::{Fate, Faults, Impair, say_useless};

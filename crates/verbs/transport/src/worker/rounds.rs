@@ -18,8 +18,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use sluice_sys::clock::now_ns;
 use sluice_sys::errno::Errno;
-use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
+use sluice_sys::process::{ask_for_slices, block_signals, change_processor};
 use sluice_sys::wake::Epoll;
 use sluice_waiting::limits::LIMITS;
 
