@@ -24,18 +24,27 @@ const HUGETLBFS_MAGIC: i64 = 0x958458f6;
 /// `SYSFS_MAGIC`.
 const SYSFS_MAGIC: i64 = 0x62656572;
 
+/// `MFD_NOEXEC_SEAL` (Linux 6.3): not executable, for good.
+const MFD_NOEXEC_SEAL: u32 = 8;
+
 /// New empty memory that takes seals, close-on-exec. `name` shows up in `/proc/*/maps`.
 pub fn create(name: &CStr) -> Result<Fd, Errno> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the kernel reads the zero-terminated name.
-    let ret = unsafe {
-        syscall2(
-            libc::SYS_memfd_create,
-            name.as_ptr() as usize,
-            flags as usize,
-        )
+    let with = |flags: u32| {
+        // SAFETY: the kernel reads the zero-terminated name.
+        check(unsafe {
+            syscall2(
+                libc::SYS_memfd_create,
+                name.as_ptr() as usize,
+                (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags) as usize,
+            )
+        })
     };
-    check(ret).map(|fd| Fd::own(fd as RawFd))
+    let made = match with(0) {
+        // Where `vm.memfd_noexec` is 2 the kernel refuses memory that might be executed.
+        Err(Errno(libc::EACCES)) => with(MFD_NOEXEC_SEAL),
+        made => made,
+    };
+    made.map(|fd| Fd::own(fd as RawFd))
 }
 
 /// `EFBIG` if no file of this process may have so many bytes (`RLIMIT_FSIZE`, which memory files

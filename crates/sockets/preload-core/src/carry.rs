@@ -39,6 +39,8 @@ const BYTES_OFFSET: u64 = (HEADER_BYTES + RECORDS_MAX * RECORD_BYTES) as u64;
 /// A file that nobody changes any more.
 const SEALS: u32 =
     (libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE) as u32;
+/// `F_SEAL_EXEC`, which the kernel adds by itself (`vm.memfd_noexec`, Linux 6.3).
+const SEAL_EXEC: u32 = 0x20;
 /// The numbers at which the file may be: some behind each of these.
 const NUMBERS: [c_int; 6] = [60, 250, 1000, 4000, 16_000, 65_000];
 const NUMBERS_EACH: c_int = 4;
@@ -349,9 +351,9 @@ impl Carry {
 /// A TCP socket that came in a message, with the file of [`Carry::into_file`]: takes its bytes up.
 pub fn take_up_passed(fd: c_int, file: c_int) {
     let mut records = [Record::default(); RECORDS_MAX];
-    let count = match memfd::seals(file) {
-        Ok(SEALS) => read(file, &mut records).map_or(0, |(count, _)| count),
-        _ => 0,
+    let count = match is_sealed(file) {
+        true => read(file, &mut records).map_or(0, |(count, _)| count),
+        false => 0,
     };
     let cookie = tcp::cookie(fd);
     let record = records[..count.min(1)]
@@ -364,6 +366,11 @@ pub fn take_up_passed(fd: c_int, file: c_int) {
         );
         tcp::reset(fd);
     }
+}
+
+/// Whether nobody can change the file any more.
+fn is_sealed(file: c_int) -> bool {
+    memfd::seals(file).is_ok_and(|seals| seals & !SEAL_EXEC == SEALS)
 }
 
 fn close(fd: c_int) {
@@ -380,7 +387,7 @@ fn is_standard_stream(cookie: u64) -> bool {
 pub fn take_up() {
     for first in NUMBERS {
         for fd in first..first + NUMBERS_EACH {
-            if memfd::seals(fd) != Ok(SEALS) {
+            if !is_sealed(fd) {
                 continue;
             }
             let mut records = [Record::default(); RECORDS_MAX];
@@ -551,6 +558,26 @@ mod tests {
     #[test]
     fn a_file_for_this_program_is_taken() {
         assert_eq!(file(|_, _| {}), Some((1, 77)));
+    }
+
+    /// With `vm.memfd_noexec` the kernel adds a seal of its own.
+    #[test]
+    fn a_file_is_known_as_sealed_with_and_without_the_kernels_own_seal() {
+        for own in [0, SEAL_EXEC] {
+            let file = memfd::create(c"sluice-test").unwrap();
+            // What can be executed would get further seals.
+            // SAFETY: the call takes numbers.
+            assert_eq!(unsafe { libc::fchmod(file.raw(), 0o600) }, 0);
+            memfd::add_seals(file.raw(), SEALS & !(libc::F_SEAL_SEAL as u32)).unwrap();
+            assert!(!is_sealed(file.raw()), "others can be added");
+            match memfd::add_seals(file.raw(), own) {
+                Ok(()) => {}
+                // Before Linux 6.3.
+                Err(errno) => assert_eq!((errno, own), (Errno::INVAL, SEAL_EXEC)),
+            }
+            memfd::add_seals(file.raw(), libc::F_SEAL_SEAL as u32).unwrap();
+            assert!(is_sealed(file.raw()));
+        }
     }
 
     #[test]
