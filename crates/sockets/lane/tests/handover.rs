@@ -24,7 +24,7 @@ fn bytes_go_by_tcp_then_ring_then_tcp() {
         "it enables its lane in mid-stream"
     );
     assert_eq!(pair.a.send(&stream[200..300], false), Ok(100));
-    pair.a.end.pin_tx(pair.a.generation);
+    pair.a.end.shut_tx(pair.a.generation);
     assert_eq!(pair.a.send(&stream[300..400], false), Ok(100));
     let mut done = 50;
     while done < 400 {
@@ -100,7 +100,7 @@ fn sleeps_of(thread: u32) -> u64 {
 fn connection_closed_by_another_thread_between_two_pieces_of_a_read() {
     let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
-    pair.a.end.pin_tx(pair.a.generation);
+    pair.a.end.shut_tx(pair.a.generation);
     let mut got = [0; 100];
     let mut calls = 0;
     let result = pair.b.recv_with(&mut got, WAITALL, &mut |_, _| {
@@ -123,7 +123,7 @@ fn read_goes_on_where_the_way_changes() {
     let pair = Pair::enabled(SMALL_RING);
     let stream = bytes_at(0, 300);
     assert_eq!(pair.a.send(&stream[..100], false), Ok(100));
-    pair.a.end.pin_tx(pair.a.generation);
+    pair.a.end.shut_tx(pair.a.generation);
     assert_eq!(pair.a.send(&stream[100..150], false), Ok(50));
     wait_for("the bytes by TCP", || {
         sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(50)
@@ -159,7 +159,7 @@ fn peek_sees_across_the_border_of_tcp_and_ring() {
     );
     assert!(pair.b.look().is_some());
     assert_eq!(pair.a.send(&bytes_at(3, 2), false), Ok(2));
-    pair.a.end.pin_tx(pair.a.generation);
+    pair.a.end.shut_tx(pair.a.generation);
     assert_eq!(pair.a.send(&bytes_at(5, 4), false), Ok(4));
     assert_eq!(pair.a.snapshot().ring_tx_bytes, 2);
     let mut got = [0; 16];

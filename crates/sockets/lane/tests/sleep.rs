@@ -20,7 +20,7 @@ fn ring_left_again_with_tcp_bytes_owed_before_it() {
         Ok(100),
         "by the ring"
     );
-    pair.a.end.pin_tx(pair.a.generation);
+    pair.a.end.shut_tx(pair.a.generation);
     assert_eq!(pair.a.send(&stream[200..], false), Ok(100), "by TCP again");
 
     // The ring has bytes, but it is the kernel's turn: a poll that refused to ask it would

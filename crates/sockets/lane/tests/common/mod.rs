@@ -267,7 +267,7 @@ impl Side {
 
     /// Shuts down what this end sends, as the preload library does.
     pub fn shutdown_write(&self) -> Result<(), Errno> {
-        self.end.pin_tx(self.generation);
+        self.end.shut_tx(self.generation);
         // SAFETY: no memory is passed.
         from_c(unsafe { libc::shutdown(self.fd, libc::SHUT_WR) } as isize).map(drop)
     }

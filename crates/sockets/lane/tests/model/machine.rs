@@ -88,7 +88,7 @@ impl Machine {
             Op::Pin => side
                 .end
                 .pin(side.generation, sluice_lane::reason::Reason::KernelCall),
-            Op::PinTx => side.end.pin_tx(side.generation),
+            Op::PinTx => side.end.shut_tx(side.generation),
             Op::Shutdown => self.shutdown(end),
             Op::Close => self.close(end, false),
             Op::Reset => self.close(end, true),
