@@ -1,6 +1,7 @@
 // A program that reads and writes through the C library and waits by epoll calls of its own, as
-// some runtimes do: it must not sleep while its bytes are elsewhere. And one whose socket does not
-// block and that reads again and again instead of waiting.
+// some runtimes do: it must not sleep while its bytes are elsewhere. The same where only the wait is its own, and the
+// registration goes through the C library. And one whose socket does not block and that reads again and again instead
+// of waiting.
 //: lane any
 //: family 4
 #include "common.h"
@@ -17,14 +18,33 @@ static long raw(long number, long a, long b, long c, long d)
     return result;
 }
 
+struct echo {
+    int fd;
+    /* The instance, and the registration, are made through the C library. */
+    bool is_registered;
+    /* In another instance, which is waited for. */
+    bool is_nested;
+};
+
 static void *echo(void *argument)
 {
-    int fd = *(int *)argument;
+    struct echo *echo = argument;
+    int fd = echo->fd, inner = -1;
     char data[4096];
     struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    int instance = (int)raw(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0);
     set_nonblocking(fd, true);
-    raw(SYS_epoll_ctl, instance, EPOLL_CTL_ADD, fd, (long)&event);
+    int instance;
+    if (echo->is_registered) {
+        instance = (int)NEED(epoll_create1(EPOLL_CLOEXEC));
+        if (echo->is_nested) {
+            inner = (int)NEED(epoll_create1(EPOLL_CLOEXEC));
+            NEED(epoll_ctl(instance, EPOLL_CTL_ADD, inner, &event));
+        }
+        NEED(epoll_ctl(echo->is_nested ? inner : instance, EPOLL_CTL_ADD, fd, &event));
+    } else {
+        instance = (int)raw(SYS_epoll_create1, EPOLL_CLOEXEC, 0, 0, 0);
+        raw(SYS_epoll_ctl, instance, EPOLL_CTL_ADD, fd, (long)&event);
+    }
     for (;;) {
         ssize_t n = read(fd, data, sizeof data);
         if (n > 0) {
@@ -37,6 +57,8 @@ static void *echo(void *argument)
             return "no event";
         }
     }
+    if (inner >= 0)
+        close(inner);
     close(instance);
     return "the end";
 }
@@ -71,11 +93,13 @@ static void exchange(int fd, bool waits)
 
 int main(void)
 {
-    for (int waits = 0; waits < 2; waits++) {
+    for (int how = 0; how < 6; how++) {
+        bool waits = how & 1;
         struct pair p = pair_cold();
+        struct echo other = {.fd = p.b, .is_registered = how >= 2, .is_nested = how >= 4};
         pthread_t thread;
         void *end;
-        NEED(-pthread_create(&thread, NULL, echo, &p.b));
+        NEED(-pthread_create(&thread, NULL, echo, &other));
         set_nonblocking(p.a, !waits);
         exchange(p.a, waits);
         close(p.a);

@@ -73,6 +73,7 @@ pub unsafe fn wait(
     kernel: &mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
 ) -> c_int {
     let this = instance(index);
+    this.unlocked.note_wait();
     // A sleep is announced even on an instance that watches nothing of ours: another thread may
     // add a connection meanwhile, and its peer has to know.
     let is_empty_look = timeout == Timeout::Ns(0) && this.unlocked.item_count() == 0;

@@ -248,6 +248,6 @@ impl Conn {
     /// Whether the program waits for the connection where ring bytes can end the wait. Some
     /// programs read and write through the C library, and wait by system calls of their own.
     fn is_waited_for(&self) -> bool {
-        !self.end.is_nonblocking() || self.end.is_wait_seen() || epoll::is_watched(self.fd)
+        !self.end.is_nonblocking() || self.end.is_wait_seen() || epoll::is_waited_for(self.fd)
     }
 }

@@ -25,7 +25,7 @@ pub use instance::{
 };
 pub use item::Glance;
 pub use registrations::{
-    bypass, conn_attached, ctl, forget_socket, is_watched, watched_from_outside, watchers,
+    bypass, conn_attached, ctl, forget_socket, is_waited_for, watched_from_outside, watchers,
     write_blocked,
 };
 pub use sleepers::{Sleep, enter_sleep, glance, leave_sleep};

@@ -3,7 +3,7 @@
 
 use super::instance::{Instance, instance, instances};
 use super::item::{Item, Kind};
-use super::sleepers::join_sleepers;
+use super::sleepers::{is_instance_waited_for, join_sleepers};
 use super::state::{State, tag, untag};
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
@@ -121,7 +121,6 @@ pub unsafe fn ctl(
                 return 0;
             }
             if let Some(conn) = crate::conn::get(fd) {
-                conn.end.note_wait();
                 state.watch_attached(&this.unlocked, &conn);
                 if state.asleep > 0
                     && conn.end.has_usable_lane()
@@ -174,11 +173,11 @@ pub fn watchers(fd: i32, parking: &ParkingTable) -> Option<u64> {
     mask
 }
 
-/// Whether an instance watches `fd`.
-pub fn is_watched(fd: i32) -> bool {
-    let mut found = false;
-    for_watchers_of(fd, |_, _, _| found = true);
-    found
+/// Whether the program waits for `fd` by an instance, in calls that Sluice sees.
+pub fn is_waited_for(fd: i32) -> bool {
+    let mut found = Vec::new();
+    for_watchers_of(fd, |this, _, _| found.push(this));
+    found.into_iter().any(is_instance_waited_for)
 }
 
 /// A watched connection has got its lane.

@@ -1,6 +1,6 @@
 //! Who sleeps on an instance, and on those inside it.
 
-use super::instance::{Instance, instance};
+use super::instance::{Instance, instance, instances};
 use super::item::{Glance, Kind};
 
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
@@ -20,9 +20,23 @@ fn children(this: &Instance) -> Vec<u32> {
     out
 }
 
+/// Whether the program waits for an instance, or for one that it is in, by calls that Sluice sees.
+pub(super) fn is_instance_waited_for(this: &Instance) -> bool {
+    let is_it = |one: &Instance| core::ptr::eq(one, this);
+    let holds =
+        |outer: &Instance, depth| outer.unlocked.is_waited_for() && contains(outer, &is_it, depth);
+    instances().any(|(_, outer)| holds(outer, 0))
+}
+
+fn contains(outer: &Instance, is_it: &impl Fn(&Instance) -> bool, depth: u32) -> bool {
+    let is_inside = |inner| contains(instance(inner), is_it, depth + 1);
+    is_it(outer) || depth < NESTING_MAX && children(outer).into_iter().any(is_inside)
+}
+
 /// What rings have for an instance that is itself waited for.
 pub fn glance(index: u32, depth: u32) -> Glance {
     let this = instance(index);
+    this.unlocked.note_wait();
     if depth > NESTING_MAX || this.unlocked.item_count() == 0 {
         return Glance::Nothing;
     }

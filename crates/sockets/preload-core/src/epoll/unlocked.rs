@@ -9,6 +9,8 @@ pub(crate) struct Unlocked {
     /// Rings may have something for who waits here. Set under the lock, and not taken back before the
     /// last descriptor is closed.
     heeds_rings: AtomicBool,
+    /// The program has waited by a call that Sluice sees.
+    is_waited_for: AtomicBool,
     /// Threads in the kernel's wait that are not in [`super::state::State::asleep`]: they found nobody to tell
     /// that they sleep. Who takes the lock counts them there.
     plain_sleepers: AtomicU32,
@@ -20,6 +22,7 @@ impl Unlocked {
         Self {
             item_count: AtomicU32::new(0),
             heeds_rings: AtomicBool::new(false),
+            is_waited_for: AtomicBool::new(false),
             plain_sleepers: AtomicU32::new(0),
         }
     }
@@ -41,6 +44,20 @@ impl Unlocked {
     pub fn close(&self) {
         self.item_count.store(0, Ordering::Relaxed);
         self.heeds_rings.store(false, Ordering::SeqCst);
+        self.is_waited_for.store(false, Ordering::Relaxed);
+    }
+
+    /// The program waits, or looks, by a call that Sluice sees.
+    #[inline]
+    pub fn note_wait(&self) {
+        if !self.is_waited_for.load(Ordering::Relaxed) {
+            self.is_waited_for.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it has. Some programs register through the C library and wait by system calls of their own.
+    pub fn is_waited_for(&self) -> bool {
+        self.is_waited_for.load(Ordering::Relaxed)
     }
 
     /// Whether rings may have something for who waits here.
