@@ -25,6 +25,8 @@ pub struct Own {
     pace: Cell<Pace>,
     /// Between the two halves of a fork: the address of what the preload library notes of the child.
     pub forking: Cell<usize>,
+    /// What a fork returns will be noted there.
+    pub awaits_fork: Cell<bool>,
 }
 
 /// The assembler is told this size.

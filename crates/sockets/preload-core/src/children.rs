@@ -12,6 +12,7 @@
 
 use crate::conn::{self, Conn};
 use crate::ends;
+use crate::fds::{self, Entry};
 use crate::lock::SpinLock;
 use crate::real::{errno, set_errno};
 use crate::this_process;
@@ -31,6 +32,9 @@ const CHILDREN_MAX: usize = 256;
 struct Row {
     /// The child's number, once it is known; it may say so itself.
     pid: AtomicU32,
+    /// 1 while the thread that forks is going to write the number. The row stays until it has: the child may have said
+    /// the number, ended and been waited for by then.
+    is_awaited: AtomicU32,
     /// No record at or behind this one has an entry.
     used: AtomicU32,
     /// The record's generation, and below it how many names the child has for it.
@@ -49,6 +53,10 @@ static CHILDREN: SpinLock<Children> =
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// What the parent knows of this process; null for none.
 static OWN: AtomicPtr<Row> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Held from the count of the names that a child gets until it has them. A name that another thread placed
+/// meanwhile would be the child's, too, and not be counted.
+static PLACING: SpinLock<()> = SpinLock::new(());
 
 /// Tells sluiced that a record is free, see [`set_release`].
 static RELEASE: OnceLock<fn(u32, u32)> = OnceLock::new();
@@ -132,8 +140,17 @@ pub fn forget(conn: &Conn) -> u32 {
     own_row().map_or(0, |row| row.change(conn.index, conn.generation, none))
 }
 
+/// `fd` names a connection from now on. `count` counts it in the record, if it is not the first.
+pub fn place(fd: i32, entry: Entry, count: impl FnOnce()) -> bool {
+    // None: in a signal handler.
+    let _placing = PLACING.lock();
+    count();
+    fds::set(fd, entry)
+}
+
 /// Before a fork: makes the child's row. To be called before names are counted, by [`add`].
 pub fn before_fork() {
+    core::mem::forget(PLACING.try_lock_fork());
     judge(None);
     own(|own| own.forking.set(0));
     if ends::table().is_none() || this_process::is_sandboxed() {
@@ -148,6 +165,10 @@ pub fn before_fork() {
     let Some(row) = map() else {
         return;
     };
+    let is_awaited = own(|own| own.awaits_fork.get());
+    // SAFETY: mapped, and nobody else's yet.
+    let awaited = unsafe { &row.as_ref().is_awaited };
+    awaited.store(u32::from(is_awaited), Ordering::Relaxed);
     *place = row.as_ptr();
     COUNT.fetch_add(1, Ordering::Relaxed);
     own(|own| own.forking.set(row.as_ptr() as usize));
@@ -155,7 +176,7 @@ pub fn before_fork() {
 
 /// The child that is about to be made has a name for this connection.
 pub fn add(conn: &Conn) {
-    // SAFETY: made by this thread, and not judged before it has a number.
+    // SAFETY: made by this thread; the child that has it does not exist.
     if let Some(row) = unsafe { forking().as_ref() } {
         row.change(conn.index, conn.generation, |names| Some(names + 1));
     }
@@ -163,6 +184,11 @@ pub fn add(conn: &Conn) {
 
 fn forking() -> *const Row {
     own(|own| own.forking.get()) as *const Row
+}
+
+/// Undoes [`before_fork`] in the parent.
+pub fn release_after_fork() {
+    PLACING.force_open();
 }
 
 /// In the child. `knows_number`: it has the same number in its parent's eyes as in its own.
@@ -176,6 +202,7 @@ pub fn after_fork_child(knows_number: bool) {
     {
         row.pid.store(this_process::pid(), Ordering::Release);
     }
+    PLACING.force_open();
     CHILDREN.force_open();
     let Some(mut children) = CHILDREN.try_lock() else {
         return;
@@ -193,8 +220,9 @@ pub fn after_fork_child(knows_number: bool) {
 /// or that there is none.
 pub fn around_fork(call: impl FnOnce() -> i32) -> i32 {
     // A fork that nobody has seen return may have left something. The function may fail before it forks.
-    own(|own| own.forking.set(0));
+    own(|own| (own.forking.set(0), own.awaits_fork.set(true)));
     let result = call();
+    own(|own| own.awaits_fork.set(false));
     if result != 0 {
         let errno = errno();
         note_result(result);
@@ -210,8 +238,10 @@ fn note_result(result: i32) {
         return;
     };
     if let Ok(pid @ 1..) = u32::try_from(result) {
-        // SAFETY: mapped until it is judged.
-        unsafe { row.as_ref() }.pid.store(pid, Ordering::Release);
+        // SAFETY: mapped while the number is awaited.
+        let row = unsafe { row.as_ref() };
+        row.pid.store(pid, Ordering::Release);
+        row.is_awaited.store(0, Ordering::Release);
     } else if take(|known| known == row.as_ptr()).is_some() {
         end(row);
     }
@@ -229,6 +259,9 @@ pub fn judge(conn: Option<&Conn>) {
     let is_over = |row: *mut Row| {
         // SAFETY: rows in the list are mapped.
         let row = unsafe { &*row };
+        if row.is_awaited.load(Ordering::Acquire) != 0 {
+            return false;
+        }
         let holds = |conn: &Conn| {
             let entry = row.entry(conn.index).load(Ordering::Relaxed);
             names_in(entry, conn.generation) != 0
@@ -286,8 +319,10 @@ pub fn waited_for(pid: i32) -> i32 {
     let errno = errno();
     let is_it = |row: *mut Row| {
         // SAFETY: rows in the list are mapped.
-        let known = unsafe { &*row }.pid.load(Ordering::Acquire);
-        known == pid as u32 && is_dead(known)
+        let row = unsafe { &*row };
+        let known = row.pid.load(Ordering::Acquire);
+        let is_whole = row.is_awaited.load(Ordering::Acquire) == 0;
+        known == pid as u32 && is_whole && is_dead(known)
     };
     if let Some(row) = take(is_it) {
         end(row);

@@ -138,6 +138,7 @@ extern "C" fn after_fork_parent() {
     gateway::release_after_fork();
     epoll::release_after_fork();
     link::release_after_fork();
+    children::release_after_fork();
     lock::forget_held();
 }
 

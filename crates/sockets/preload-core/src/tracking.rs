@@ -49,7 +49,7 @@ pub fn track(fd: i32, role: Role) {
     conn.end.start(role);
     conn.note_owner();
     ends::hint(index, fd);
-    if !fds::set(fd, Entry::Conn { index, generation }) {
+    if !children::place(fd, Entry::Conn { index, generation }, || {}) {
         conn.end.finish(generation);
         return;
     }
@@ -66,11 +66,12 @@ fn leave_untracked(fd: i32, reason: Reason) {
 
 /// `fd` is another descriptor of this process for the connection that `entry` names.
 pub fn add_descriptor(conn: &Conn, entry: Entry, fd: i32) {
-    if conn.end.generation() == conn.generation {
-        conn.end.add_ref();
-        children::note_more(conn);
-    }
-    fds::set(fd, entry);
+    children::place(fd, entry, || {
+        if conn.end.generation() == conn.generation {
+            conn.end.add_ref();
+            children::note_more(conn);
+        }
+    });
     if fd <= STANDARD_LAST && conn.end.state() != State::Tracked {
         conn.pin(Reason::KernelCall);
     }
