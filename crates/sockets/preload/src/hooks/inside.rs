@@ -3,6 +3,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::aiocb;
+use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
 use sluice_preload_core::{Reason, conn, export};
 
@@ -19,6 +20,35 @@ unsafe fn leave_lane_of(request: *const aiocb) {
     if !request.is_null() {
         // SAFETY: the caller's.
         leave_lane(unsafe { (*request).aio_fildes });
+    }
+}
+
+/// The kernel's control block (`struct iocb`, linux/aio_abi.h).
+#[repr(C)]
+pub(super) struct Iocb {
+    data: u64,
+    key_and_flags: [u32; 2],
+    opcode: u16,
+    priority: i16,
+    fildes: u32,
+}
+
+/// Before `io_submit(2)`: what the kernel reads, writes or waits for by itself is on TCP.
+///
+/// # Safety
+/// `list` has `count` entries, each null or a control block, as the call demands.
+pub(super) unsafe fn before_io_submit(count: isize, list: *const *const Iocb) {
+    if (list as usize) < LOWEST_ADDRESS {
+        return;
+    }
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let request = list.add(at).read_unaligned();
+            if request as usize >= LOWEST_ADDRESS {
+                leave_lane((&raw const (*request).fildes).read_unaligned() as c_int);
+            }
+        }
     }
 }
 

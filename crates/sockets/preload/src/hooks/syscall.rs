@@ -1,6 +1,6 @@
 //! `syscall(2)`: some programs make socket calls through it (node closes its sockets so).
 
-use super::{descriptors, io, process, sockets, transfer, wait};
+use super::{descriptors, inside, io, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
 use sluice_preload_core::epoll::Timeout;
 use sluice_preload_core::memory::LOWEST_ADDRESS;
@@ -121,6 +121,10 @@ hooks! {
                 }),
                 libc::SYS_io_uring_register => {
                     uring::before_register(b as u32, c, d as u32);
+                    (real().syscall)(number, a, b, c, d, e, f)
+                }
+                libc::SYS_io_submit => {
+                    inside::before_io_submit(b as isize, c as _);
                     (real().syscall)(number, a, b, c, d, e, f)
                 }
                 libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
