@@ -12,7 +12,7 @@
 //!
 //! | modules | what |
 //! |---|---|
-//! | [`config`], [`lock`], [`memory`], [`real`], `raw_address`, `machine`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
+//! | [`config`], [`lock`], [`memory`], [`real`], `raw_address`, `machine`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
 //! | [`this_process`], [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
 //! | [`fds`], `closing` | descriptors |
 //! | [`ends`], [`conn`], [`children`], [`export`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
@@ -51,6 +51,7 @@ pub mod messages;
 mod nagle;
 pub mod options;
 pub mod outward;
+mod own_status;
 pub mod passing;
 pub mod policy;
 pub mod poll;

@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use sluice_sys::raw;
 
 /// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
 /// refuse.
@@ -26,5 +28,96 @@ pub fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
         None
     } else {
         NonNull::new(address.cast())
+    }
+}
+
+/// Bytes of each piece of [`POOL`].
+const POOLED_BYTES: usize = 64 * 1024;
+/// Pieces of memory that nobody uses at the moment.
+static POOL: [AtomicPtr<u8>; 8] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 8];
+
+/// Memory for the time of one call of the program, whose stack may be small. What it contains is arbitrary.
+pub struct Scratch {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Scratch {
+    /// `None` if the kernel has no memory, or the program may have no more of it (setrlimit(2), `RLIMIT_AS`,
+    /// `RLIMIT_MEMLOCK`).
+    pub fn take(bytes: usize) -> Option<Self> {
+        if bytes > POOLED_BYTES {
+            return zeroed(bytes).map(|base| Self { base, bytes });
+        }
+        let pooled = POOL
+            .iter()
+            .find_map(|place| NonNull::new(place.swap(core::ptr::null_mut(), Ordering::AcqRel)));
+        let bytes = POOLED_BYTES;
+        pooled
+            .or_else(|| zeroed(bytes))
+            .map(|base| Self { base, bytes })
+    }
+
+    /// All of it, page aligned.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped memory of that length, initialised by the kernel, of this value alone.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
+    }
+
+    /// The first `count` values of a type, each of which is `value`.
+    pub fn fill<T: Copy>(&mut self, count: usize, value: T) -> &mut [T] {
+        assert!(count * size_of::<T>() <= self.bytes && align_of::<T>() <= LOWEST_ADDRESS);
+        let base = self.base.cast::<T>();
+        for at in 0..count {
+            // SAFETY: within the memory, by the assertion.
+            unsafe { base.add(at).write(value) };
+        }
+        // SAFETY: all of it was just written.
+        unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), count) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let nobody = core::ptr::null_mut();
+        let is_kept = |place: &AtomicPtr<u8>| {
+            place
+                .compare_exchange(
+                    nobody,
+                    self.base.as_ptr(),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+        };
+        if self.bytes == POOLED_BYTES && POOL.iter().any(is_kept) {
+            return;
+        }
+        // SAFETY: mapped by `zeroed`, and nobody's any more.
+        unsafe { raw::syscall2(libc::SYS_munmap, self.base.as_ptr() as usize, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_memory_of_its_own_and_it_is_used_again() {
+        let mut many: Vec<Scratch> = (0..12)
+            .map(|_| Scratch::take(100).expect("memory"))
+            .collect();
+        for (at, one) in many.iter_mut().enumerate() {
+            one.fill(50, at as u16);
+        }
+        for (at, one) in many.iter_mut().enumerate() {
+            assert_eq!(one.bytes()[..2], (at as u16).to_ne_bytes());
+        }
+        let known: Vec<_> = many.iter().map(|one| one.base).collect();
+        drop(many);
+        assert!(known.contains(&Scratch::take(POOLED_BYTES).expect("memory").base));
+        let mut large = Scratch::take(POOLED_BYTES + 1).expect("memory");
+        assert!(!known.contains(&large.base));
+        assert_eq!(large.bytes().len(), POOLED_BYTES + 1);
     }
 }

@@ -6,10 +6,11 @@
 use crate::epoll::{self, Glance, Timeout};
 use crate::epoll_wait::Awake;
 use crate::fds::{self, Entry};
+use crate::memory::Scratch;
 use crate::real::{cancellation_point, errno, real, set_errno};
 use crate::waiting::Wait;
-use crate::{conn, memory, messages};
-use core::ffi::c_int;
+use crate::{conn, messages, own_status, this_process};
+use core::ffi::{c_int, c_ulong};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
 use sluice_lane::end::{End, State};
@@ -21,7 +22,7 @@ use sluice_waiting::limits::LIMITS;
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Entries whose bookkeeping fits the stack.
-const SMALL: usize = 64;
+const SMALL: usize = 8;
 
 /// Gaps between the start of such a wait and its end, of the whole process.
 static GAPS: Gaps = Gaps::new();
@@ -82,24 +83,11 @@ pub fn poll(
         let mut slots = [EMPTY; SMALL];
         return poll_with(entries, &mut slots, timeout, kernel);
     }
-    let bytes = entries.len() * size_of::<Slot>();
-    let Some(base) = memory::zeroed(bytes) else {
+    let Some(mut scratch) = Scratch::take(entries.len() * size_of::<Slot>()) else {
         set_errno(libc::ENOMEM);
         return -1;
     };
-    let base = base.cast::<Slot>();
-    for at in 0..entries.len() {
-        // SAFETY: new memory with room for all entries.
-        unsafe { base.add(at).write(EMPTY) };
-    }
-    // SAFETY: all of it was just written.
-    let slots = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), entries.len()) };
-    let result = poll_with(entries, slots, timeout, kernel);
-    let before = errno();
-    // SAFETY: the memory was mapped above and is not used any more.
-    unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
-    set_errno(before);
-    result
+    poll_with(entries, scratch.fill(entries.len(), EMPTY), timeout, kernel)
 }
 
 fn poll_with(
@@ -313,63 +301,145 @@ fn sleep(
     result
 }
 
-/// Descriptors that fit an `fd_set`.
+/// Descriptors that fit an `fd_set` of the C library. Programs may have larger ones.
 const SET_FDS: c_int = libc::FD_SETSIZE as c_int;
+const WORD_BITS: c_int = c_ulong::BITS as c_int;
+
+/// The three sets of a select, any of which may be null.
+#[derive(Clone, Copy)]
+struct Sets([*mut c_ulong; 3]);
+
+impl Sets {
+    fn of(sets: [*mut fd_set; 3]) -> Self {
+        Self(sets.map(<*mut fd_set>::cast))
+    }
+
+    /// A word of each set; 0 of one that is null.
+    ///
+    /// # Safety
+    /// The sets have such a word.
+    unsafe fn words(self, at: c_int) -> [c_ulong; 3] {
+        self.0.map(|set| match set.is_null() {
+            true => 0,
+            // SAFETY: the caller's promise.
+            false => unsafe { set.add(at as usize).read_unaligned() },
+        })
+    }
+
+    /// # Safety
+    /// The set `which` is not null, and has a bit for the descriptor.
+    unsafe fn add(self, which: usize, fd: c_int) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let word = self.0[which].add((fd / WORD_BITS) as usize);
+            word.write_unaligned(word.read_unaligned() | 1 << (fd % WORD_BITS));
+        }
+    }
+
+    /// # Safety
+    /// The sets have so many words.
+    unsafe fn clear(self, words: c_int) {
+        for set in self.0.into_iter().filter(|set| !set.is_null()) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                set.cast::<u8>()
+                    .write_bytes(0, words as usize * size_of::<c_ulong>())
+            };
+        }
+    }
+}
 
 /// Whether a select concerns us.
 ///
 /// # Safety
-/// The sets are null or readable for `count` descriptors.
+/// The sets are null or such as the kernel would read: a bit for each of `count` descriptors, or for as many as the
+/// kernel's table has room for.
 pub unsafe fn select_concerns(count: c_int, sets: [*mut fd_set; 3]) -> bool {
-    if !(0..=SET_FDS).contains(&count) {
-        return false;
-    }
+    let sets = Sets::of(sets);
     let mut found = false;
-    fds::for_each(0, count - 1, |fd, entry| {
+    fds::for_each(0, count.saturating_sub(1), |fd, entry| {
         if matches!(entry, Entry::Conn { .. } | Entry::Epoll { .. }) {
-            // SAFETY: the caller's promise, and the descriptor is below `count`.
-            found |= sets
-                .iter()
-                .any(|set| !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) });
+            // SAFETY: the caller's promise: the descriptor is below `count`, and in the table.
+            let words = unsafe { sets.words(fd / WORD_BITS) };
+            found |= words.iter().any(|word| word >> (fd % WORD_BITS) & 1 != 0);
         }
     });
     found
 }
 
+/// How many descriptors a select is about. The kernel looks at no more than its table has room for, and the sets need
+/// have no more, whatever the program says.
+fn select_count(count: c_int) -> c_int {
+    if count <= SET_FDS {
+        return count;
+    }
+    let table = match this_process::is_confined() {
+        true => None,
+        false => own_status::field(b"FDSize:").and_then(|size| c_int::try_from(size).ok()),
+    };
+    // Without /proc: as far as descriptors of ours are known to go.
+    let known = || SET_FDS.max(fds::highest() as c_int + 1);
+    count.min(table.unwrap_or_else(known))
+}
+
 /// `select` and `pselect` by way of ppoll. `sets` are read, write and except.
 ///
 /// # Safety
-/// The sets are null or valid for `count` descriptors; `count` is at most `FD_SETSIZE`.
+/// As [`select_concerns`].
 pub unsafe fn select(
     count: c_int,
     sets: [*mut fd_set; 3],
     timeout: Timeout,
     mask: *const sigset_t,
 ) -> c_int {
-    let mut entries = [EMPTY.asked; SET_FDS as usize];
-    let mut used = 0;
-    for fd in 0..count {
+    const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+    let (sets, count) = (Sets::of(sets), select_count(count));
+    let words = (count + WORD_BITS - 1) / WORD_BITS;
+    // Bits behind the last descriptor are nobody's.
+    let used = |word: c_int| {
         // SAFETY: the caller's promise.
-        let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
-        let mut events = 0;
-        for (set, bits) in sets
-            .iter()
-            .zip([libc::POLLIN, libc::POLLOUT, libc::POLLPRI])
-        {
-            if is_in(*set) {
-                events |= bits;
+        let bits = unsafe { sets.words(word) };
+        let left = count - word * WORD_BITS;
+        let all = if left < WORD_BITS {
+            (1 << left) - 1
+        } else {
+            c_ulong::MAX
+        };
+        bits.map(|bits| bits & all)
+    };
+    let some = |[read, write, except]: [c_ulong; 3]| read | write | except;
+    let wanted = (0..words)
+        .map(|word| some(used(word)).count_ones() as usize)
+        .sum();
+    let mut few = [EMPTY.asked; SMALL];
+    let mut many = None;
+    let entries = if wanted <= SMALL {
+        &mut few[..wanted]
+    } else {
+        let Some(scratch) = Scratch::take(wanted * size_of::<pollfd>()) else {
+            set_errno(libc::ENOMEM);
+            return -1;
+        };
+        many.insert(scratch).fill(wanted, EMPTY.asked)
+    };
+    let mut free = entries.iter_mut();
+    for word in 0..words {
+        let bits = used(word);
+        let mut rest = some(bits);
+        while rest != 0 {
+            let bit = rest.trailing_zeros();
+            rest &= rest - 1;
+            let asked = bits
+                .iter()
+                .zip(ASKED)
+                .filter(|(bits, _)| *bits >> bit & 1 != 0);
+            // The sets are the program's: another thread may have changed them meanwhile.
+            if let Some(entry) = free.next() {
+                entry.fd = word * WORD_BITS + bit as c_int;
+                entry.events = asked.fold(0, |events, (_, asked)| events | asked);
             }
         }
-        if events != 0 {
-            entries[used] = pollfd {
-                fd,
-                events,
-                revents: 0,
-            };
-            used += 1;
-        }
     }
-    let entries = &mut entries[..used];
     // SAFETY: the caller's promise.
     let result = poll(entries, timeout, &mut |entries, left| unsafe {
         ppoll(entries, left, mask)
@@ -381,14 +451,8 @@ pub unsafe fn select(
         set_errno(libc::EBADF);
         return -1;
     }
-    for set in sets {
-        if !set.is_null() {
-            for fd in 0..count {
-                // SAFETY: the caller's promise.
-                unsafe { libc::FD_CLR(fd, set) };
-            }
-        }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { sets.clear(words) };
     // What counts for which set: the kernel's POLLIN_SET, POLLOUT_SET and POLLEX_SET.
     let counts = [
         IN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
@@ -397,11 +461,10 @@ pub unsafe fn select(
     ];
     let mut total = 0;
     for entry in entries.iter() {
-        let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-        for ((set, bits), asked) in sets.iter().zip(counts).zip(asked) {
+        for (which, (bits, asked)) in counts.into_iter().zip(ASKED).enumerate() {
             if entry.events & asked != 0 && entry.revents & bits != 0 {
-                // SAFETY: the caller's promise.
-                unsafe { libc::FD_SET(entry.fd, *set) };
+                // SAFETY: the descriptor was in that set.
+                unsafe { sets.add(which, entry.fd) };
                 total += 1;
             }
         }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
+use crate::memory::Scratch;
 use crate::real::{errno, real, set_errno};
 use crate::{epoll, export, io, messages, to_c};
 use core::ffi::{c_int, c_uint};
@@ -13,8 +14,10 @@ use sluice_lane::spin::yield_processor;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
-/// Bytes that pass through the stack at a time.
+/// Bytes that pass through this process at a time, where there is memory for so many.
 const PIECE_BYTES: usize = 32 * 1024;
+/// The same on the program's stack.
+const SMALL_PIECE_BYTES: usize = 512;
 /// The most that Linux transfers in one call (`MAX_RW_COUNT`).
 const COUNT_MAX: usize = 0x7fff_f000;
 
@@ -48,10 +51,15 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
     };
     let mut done = 0;
     let mut last = 0;
-    let mut buffer = [0_u8; PIECE_BYTES];
+    let mut scratch = Scratch::take(PIECE_BYTES);
+    let mut small = [0_u8; SMALL_PIECE_BYTES];
+    let buffer = match &mut scratch {
+        Some(scratch) => &mut scratch.bytes()[..PIECE_BYTES],
+        None => &mut small[..],
+    };
     let count = count.min(COUNT_MAX);
     while done < count {
-        let wanted = (count - done).min(PIECE_BYTES);
+        let wanted = (count - done).min(buffer.len());
         let got = read_at(input, &mut buffer[..wanted], start + done as i64);
         let got = match got {
             Ok(0) => break,
@@ -63,7 +71,7 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
             }
             Err(_) => break,
         };
-        // SAFETY: the buffer lives on this stack.
+        // SAFETY: the buffer lives until this function ends.
         last = unsafe { io::send(conn, buffer.as_ptr().cast(), got, 0) };
         done += usize::try_from(last).unwrap_or(0);
         if last < got as isize {
