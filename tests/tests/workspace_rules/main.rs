@@ -10,6 +10,7 @@ mod glossary;
 mod kubernetes;
 mod layers;
 mod modules;
+mod old_new;
 mod protocols;
 mod unsteady;
 mod words;

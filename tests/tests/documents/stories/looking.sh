@@ -42,6 +42,8 @@ kill %strace
 #: bench/README.md
 target/release/sluice bench --list >/tmp/workloads
 grep -q redis /tmp/workloads || fail "$(cat /tmp/workloads)"
+bench/old-new --list >/tmp/rows
+grep -q 'redis GET 1 client' /tmp/rows || fail "$(cat /tmp/rows)"
 
 #: docs/man/README.md
 sluice man docs/man
