@@ -174,7 +174,9 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
                 rings.lanes = true;
                 rings.ask |= lane.kernel_adds
                     || lane.kernel_next
-                    || lane.writable.is_none() && entry.events & OUT != 0;
+                    || lane.writable.is_none() && entry.events & OUT != 0
+                    // A peer that was killed has not left the ring.
+                    || entry.events & libc::POLLRDHUP != 0;
                 if lane.readable {
                     entry.revents |= entry.events & IN;
                 }
@@ -304,6 +306,8 @@ fn sleep(
 /// Descriptors that fit an `fd_set` of the C library. Programs may have larger ones.
 const SET_FDS: c_int = libc::FD_SETSIZE as c_int;
 const WORD_BITS: c_int = c_ulong::BITS as c_int;
+/// What poll is asked for a descriptor of each set: read, write and except.
+const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 
 /// The three sets of a select, any of which may be null.
 #[derive(Clone, Copy)]
@@ -392,7 +396,6 @@ pub unsafe fn select(
     timeout: Timeout,
     mask: *const sigset_t,
 ) -> c_int {
-    const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
     let (sets, count) = (Sets::of(sets), select_count(count));
     let words = (count + WORD_BITS - 1) / WORD_BITS;
     // Bits behind the last descriptor are nobody's.
@@ -440,36 +443,57 @@ pub unsafe fn select(
             }
         }
     }
-    // SAFETY: the caller's promise.
-    let result = poll(entries, timeout, &mut |entries, left| unsafe {
-        ppoll(entries, left, mask)
-    });
-    if result < 0 {
-        return result;
-    }
-    if entries.iter().any(|e| e.revents & libc::POLLNVAL != 0) {
-        set_errno(libc::EBADF);
-        return -1;
+    let begun_ns = now_ns();
+    let mut left = timeout;
+    loop {
+        // SAFETY: the caller's promise.
+        let result = poll(entries, left, &mut |entries, left| unsafe {
+            ppoll(entries, left, mask)
+        });
+        if result < 0 {
+            return result;
+        }
+        if entries.iter().any(|e| e.revents & libc::POLLNVAL != 0) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        if result == 0 || entries.iter().any(|entry| reports(entry) != [false; 3]) {
+            break;
+        }
+        // An error or the end of a connection that select does not report here, and poll would again.
+        for entry in entries.iter_mut().filter(|entry| entry.revents != 0) {
+            (entry.fd, entry.revents) = (-1, 0);
+        }
+        left = timeout.after(now_ns() - begun_ns);
     }
     // SAFETY: the caller's promise.
     unsafe { sets.clear(words) };
+    let mut total = 0;
+    for entry in entries.iter() {
+        for (which, _) in reports(entry)
+            .iter()
+            .enumerate()
+            .filter(|(_, is_so)| **is_so)
+        {
+            // SAFETY: the descriptor was in that set.
+            unsafe { sets.add(which, entry.fd) };
+            total += 1;
+        }
+    }
+    total
+}
+
+/// Which of the sets a descriptor is in that poll has reported so.
+fn reports(entry: &pollfd) -> [bool; 3] {
     // What counts for which set: the kernel's POLLIN_SET, POLLOUT_SET and POLLEX_SET.
-    let counts = [
+    const COUNTS: [i16; 3] = [
         IN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
         OUT | libc::POLLWRBAND | libc::POLLERR,
         libc::POLLPRI,
     ];
-    let mut total = 0;
-    for entry in entries.iter() {
-        for (which, (bits, asked)) in counts.into_iter().zip(ASKED).enumerate() {
-            if entry.events & asked != 0 && entry.revents & bits != 0 {
-                // SAFETY: the descriptor was in that set.
-                unsafe { sets.add(which, entry.fd) };
-                total += 1;
-            }
-        }
-    }
-    total
+    core::array::from_fn(|which| {
+        entry.events & ASKED[which] != 0 && entry.revents & COUNTS[which] != 0
+    })
 }
 
 /// The real ppoll.
