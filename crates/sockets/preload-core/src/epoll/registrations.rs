@@ -3,7 +3,7 @@
 
 use super::instance::{Instance, instance, instances};
 use super::item::{Item, Kind};
-use super::sleepers::{is_instance_waited_for, join_sleepers};
+use super::sleepers::{is_heard_outside, is_instance_waited_for, join_sleepers};
 use super::state::{State, tag, untag};
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
@@ -114,6 +114,7 @@ pub unsafe fn ctl(
             }
             if let Kind::Instance(inner) = kind
                 && state.asleep > 0
+                && is_heard_outside(events)
             {
                 let sleepers = state.asleep;
                 drop(state);
@@ -332,11 +333,12 @@ mod tests {
         (index, epfd, 1 << slot)
     }
 
-    fn change((index, epfd): (u32, c_int), op: c_int, fd: c_int) {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: 0,
-        };
+    fn change(instance: (u32, c_int), op: c_int, fd: c_int) {
+        change_for(libc::EPOLLIN as u32, instance, op, fd);
+    }
+
+    fn change_for(events: u32, (index, epfd): (u32, c_int), op: c_int, fd: c_int) {
+        let mut event = libc::epoll_event { events, u64: 0 };
         // SAFETY: the event lives on this stack.
         let done = unsafe { ctl(index, epfd, op, fd, &raw mut event) };
         assert_eq!(done, 0);
@@ -347,6 +349,26 @@ mod tests {
         close_descriptor(index, epfd);
         // SAFETY: a descriptor of this test.
         unsafe { libc::close(epfd) };
+    }
+
+    #[test]
+    fn nobody_sleeps_on_what_is_inside_for_no_events() {
+        let _places = PLACES.lock().unwrap();
+        fds::init();
+        let parking = parking();
+        let (outer, outer_fd, outer_slot) = make_real(&parking);
+        let (inner, inner_fd, inner_slot) = make_real(&parking);
+        change_for(0, (outer, outer_fd), libc::EPOLL_CTL_ADD, inner_fd);
+        let sleeper = enter_sleep(outer);
+        assert!(parking.any_asleep(outer_slot));
+        assert!(!parking.any_asleep(inner_slot), "it would not be woken");
+        change((outer, outer_fd), libc::EPOLL_CTL_MOD, inner_fd);
+        assert!(parking.any_asleep(inner_slot), "it would from now on");
+        leave_sleep(&sleeper);
+        assert!(!parking.any_asleep(u64::MAX));
+        for (index, epfd) in [(outer, outer_fd), (inner, inner_fd)] {
+            close_real(index, epfd);
+        }
     }
 
     #[test]

@@ -6,13 +6,21 @@ use super::item::{Glance, Kind};
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
 
-/// The instances directly inside this one.
+/// Whether something that an instance has is reported by one that it is registered in for these events.
+pub(super) fn is_heard_outside(events: u32) -> bool {
+    events & (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 != 0
+}
+
+/// The instances directly inside this one whose events it reports.
 fn children(this: &Instance) -> Vec<u32> {
     let mut out = Vec::new();
     if let Some(mut state) = this.lock() {
         for at in 0..state.children.len() {
             let number = state.children[at];
-            if let Some(Kind::Instance(inner)) = state.item(number).map(|item| item.kind) {
+            if let Some(item) = state.item(number)
+                && let Kind::Instance(inner) = item.kind
+                && is_heard_outside(item.events)
+            {
                 out.push(inner);
             }
         }
