@@ -245,6 +245,33 @@ fn statistics_are_summed_over_the_family() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Its runtime, a shared library, wants to be the first.
+#[test]
+fn a_program_with_address_sanitizer_runs() {
+    let scratch = scratch();
+    let (source, program) = (scratch.0.join("s.c"), scratch.0.join("s"));
+    let code = "#include <stdlib.h>\nint main(int count, char **words) {
+                    char *bytes = malloc(8); bytes[count] = 3; int found = bytes[count]; free(bytes);
+                    return count > 1 ? bytes[0] : found; }";
+    fs::write(&source, code).unwrap();
+    compile(&["-fsanitize=address"], &source, &program);
+    let program = program.to_str().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = scratch.sluice(["run", "--no-daemon", "--"]);
+        command.args(words).output().unwrap()
+    };
+    assert_eq!(run(&[program]).status.code(), Some(3));
+    let child = format!("{program}; exit $(($? + 1))");
+    assert_eq!(run(&["sh", "-c", &child]).status.code(), Some(4));
+    // It still finds what it is there for.
+    let found = run(&[program, "more"]);
+    assert!(
+        stderr(&found).contains("heap-use-after-free"),
+        "{}",
+        stderr(&found)
+    );
+}
+
 #[test]
 fn with_statistics_a_signals_death_is_passed_on() {
     let scratch = scratch();

@@ -192,6 +192,11 @@ pub static PAGES: [Page; 17] = [
                          starts.",
                     ),
                     Entry(
+                        "ASAN_OPTIONS",
+                        "Gets verify_asan_link_order=0 before what is there: AddressSanitizer's \
+                         runtime works behind another library, but refuses to start there.",
+                    ),
+                    Entry(
                         "UV_USE_IO_URING",
                         "Set to 0 for the program unless it is set: some versions of libuv would \
                          have the kernel poll a ring, into which no library sees.",

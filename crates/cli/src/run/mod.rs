@@ -20,6 +20,8 @@ use crate::stats::{self, StatsFile};
 const LOG_VARIABLE: &str = "SLUICE_LOG";
 /// The variable of the dynamic linker that names libraries to load first.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// Options of AddressSanitizer; a later one replaces an earlier one.
+const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// Tells `sluice-static` which program to become.
 const STATIC_VARIABLE: &str = "SLUICE_STATIC";
 /// Tells the library where `sluice-static` is, for static programs that the program starts.
@@ -216,6 +218,14 @@ fn environment(
         let present = launch::variable(&environment, PRELOAD_VARIABLE);
         let value = locate::preload_value(library, present.as_deref());
         launch::set_variable(&mut environment, PRELOAD_VARIABLE, value);
+        // AddressSanitizer's runtime refuses to come behind another library, and works there.
+        let present = launch::variable(&environment, SANITIZER_VARIABLE).unwrap_or_default();
+        let mut value = OsString::from("verify_asan_link_order=0");
+        if !present.is_empty() {
+            value.push(":");
+            value.push(present);
+        }
+        launch::set_variable(&mut environment, SANITIZER_VARIABLE, value);
     }
     // Some versions of libuv would have a thread of the kernel poll a ring, into which the library
     // does not see. Who set the variable knows what he wants.
@@ -270,6 +280,7 @@ mod tests {
             &[
                 ("A", "1"),
                 ("LD_PRELOAD", "/x.so"),
+                ("ASAN_OPTIONS", "detect_leaks=0"),
                 ("SLUICE_SOCKET", "/old"),
                 ("SLUICE_SECCOMP_FILTERS", "9"),
             ],
@@ -289,6 +300,7 @@ mod tests {
         for (name, value) in [
             ("A", "1"),
             ("LD_PRELOAD", "/l.so:/x.so"),
+            ("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0"),
             ("SLUICE_SOCKET", "/s/control.sock"),
             ("SLUICE_SECCOMP_FILTERS", "3"),
             ("SLUICE_SPIN_US", "5"),
@@ -312,6 +324,7 @@ mod tests {
         assert_eq!(environment["SLUICE_SPIN_US"], "9");
         assert_eq!(environment["UV_USE_IO_URING"], "1");
         assert!(!environment.contains_key("LD_PRELOAD"));
+        assert!(!environment.contains_key("ASAN_OPTIONS"));
         assert!(!environment.contains_key("SLUICE_MIN_OPS"));
     }
 
