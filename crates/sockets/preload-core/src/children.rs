@@ -150,7 +150,7 @@ pub fn place(fd: i32, entry: Entry, count: impl FnOnce()) -> bool {
 
 /// Before a fork: makes the child's row. To be called before names are counted, by [`add`].
 pub fn before_fork() {
-    core::mem::forget(PLACING.try_lock_fork());
+    PLACING.hold_across_fork();
     judge(None);
     own(|own| own.forking.set(0));
     if ends::table().is_none() || this_process::is_sandboxed() {
@@ -188,7 +188,7 @@ fn forking() -> *const Row {
 
 /// Undoes [`before_fork`] in the parent.
 pub fn release_after_fork() {
-    PLACING.force_open();
+    PLACING.release_after_fork();
 }
 
 /// In the child. `knows_number`: it has the same number in its parent's eyes as in its own.

@@ -100,9 +100,14 @@ pub fn before_fork() {
     listeners::before_fork();
 }
 
-/// Undoes [`before_fork`], in both processes.
+/// Undoes [`before_fork`] in the parent.
 pub fn release_after_fork() {
     listeners::release_after_fork();
+}
+
+/// The same in the child.
+pub fn open_in_child() {
+    listeners::open_in_child();
 }
 
 /// The gateway and the daemon.

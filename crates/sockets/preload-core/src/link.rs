@@ -372,12 +372,12 @@ pub fn after_fork() {
 
 /// Locks the link across a fork, so that the child finds it whole.
 pub fn before_fork() {
-    core::mem::forget(LINK.try_lock_fork());
+    LINK.hold_across_fork();
 }
 
 /// Undoes [`before_fork`] in the parent.
 pub fn release_after_fork() {
-    LINK.force_open();
+    LINK.release_after_fork();
 }
 
 /// Moves our descriptor away from a number that the program wants for itself.

@@ -3,7 +3,7 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use sluice_lane::thread::own;
 use sluice_waiting::limits::LIMITS;
 
@@ -17,6 +17,8 @@ fn held<R>(body: impl FnOnce(&Cell<u32>) -> R) -> R {
 /// A spin lock that gives the processor away while it waits.
 pub struct SpinLock<T> {
     taken: AtomicBool,
+    /// The thread that holds it across a fork, by the address of what is its own; 0 for none.
+    forker: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
@@ -31,6 +33,7 @@ impl<T> SpinLock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             taken: AtomicBool::new(false),
+            forker: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
         }
     }
@@ -64,21 +67,41 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Takes the lock to hold it across a fork, whatever else the thread holds.
-    pub fn try_lock_fork(&self) -> Option<SpinGuard<'_, T>> {
+    /// Takes the lock to hold it across a fork, whatever else the thread holds. Gives up behind a holder that does
+    /// not go on.
+    pub fn hold_across_fork(&self) {
         for _ in 0..10_000 {
             if let Some(guard) = self.try_lock() {
-                return Some(guard);
+                core::mem::forget(guard);
+                self.forker.store(this_thread(), Ordering::Relaxed);
+                return;
             }
             sluice_lane::spin::yield_processor();
         }
-        None
+    }
+
+    /// In the parent: opens the lock if this thread has held it across its fork. Others may have forked meanwhile, too.
+    pub fn release_after_fork(&self) {
+        let me = this_thread();
+        let (order, nobody) = (Ordering::Relaxed, 0);
+        if self
+            .forker
+            .compare_exchange(me, nobody, order, order)
+            .is_ok()
+        {
+            self.taken.store(false, Ordering::Release);
+        }
     }
 
     /// Opens the lock in the child of a fork, where its holder does not exist.
     pub fn force_open(&self) {
+        self.forker.store(0, Ordering::Relaxed);
         self.taken.store(false, Ordering::Release);
     }
+}
+
+fn this_thread() -> usize {
+    own(|own| core::ptr::from_ref(own) as usize)
 }
 
 /// Whether this thread holds a lock: it is in a signal handler on top of a hook.
@@ -86,7 +109,7 @@ pub fn is_any_held() -> bool {
     held(Cell::get) != 0
 }
 
-/// Forgets what the forking thread held; for the child of a fork.
+/// Forgets what the forking thread held across the fork, in both processes.
 pub fn forget_held() {
     held(|held| held.set(0));
 }
@@ -110,5 +133,31 @@ impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
         held(|held| held.set(held.get().saturating_sub(1)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_holds_a_lock_across_a_fork_opens_it_behind_the_fork() {
+        let lock = SpinLock::new(());
+        lock.hold_across_fork();
+        forget_held();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                // Behind a fork of its own, for which it did not get the lock.
+                lock.release_after_fork();
+                lock.try_lock().is_none()
+            });
+            assert!(other.join().unwrap(), "it is held still");
+        });
+        lock.release_after_fork();
+        let guard = lock.try_lock().expect("it is open");
+        lock.release_after_fork();
+        assert!(lock.try_lock().is_none(), "held, but for no fork");
+        drop(guard);
+        assert!(lock.try_lock().is_some());
     }
 }

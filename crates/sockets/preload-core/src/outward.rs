@@ -49,11 +49,16 @@ static WAY: SpinLock<Option<Way>> = SpinLock::new(None);
 
 /// Locks the way out across a fork, so that the child finds no half of a key.
 pub fn before_fork() {
-    core::mem::forget(WAY.try_lock_fork());
+    WAY.hold_across_fork();
 }
 
-/// Undoes [`before_fork`], in both processes.
+/// Undoes [`before_fork`] in the parent.
 pub fn release_after_fork() {
+    WAY.release_after_fork();
+}
+
+/// The same in the child.
+pub fn open_in_child() {
     WAY.force_open();
 }
 

@@ -149,8 +149,8 @@ extern "C" fn after_fork_child() {
     lock::forget_held();
     sluice_lane::lock::forget_thread();
     link::after_fork();
-    gateway::release_after_fork();
-    outward::release_after_fork();
+    gateway::open_in_child();
+    outward::open_in_child();
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);

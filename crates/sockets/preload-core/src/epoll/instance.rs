@@ -80,8 +80,13 @@ pub(crate) fn instance(index: u32) -> &'static Instance {
     &INSTANCES[index as usize % INSTANCES_MAX]
 }
 
+/// Those that were ever used.
+fn places() -> &'static [Instance] {
+    &INSTANCES[..(USED.load(Ordering::Acquire) as usize).min(INSTANCES_MAX)]
+}
+
 pub(super) fn instances() -> impl Iterator<Item = (u32, &'static Instance)> {
-    INSTANCES[..(USED.load(Ordering::Acquire) as usize).min(INSTANCES_MAX)]
+    places()
         .iter()
         .enumerate()
         .filter(|(_, instance)| instance.refs.load(Ordering::Acquire) != 0)
@@ -146,23 +151,25 @@ pub fn close_descriptor(index: u32, fd: i32) {
 
 /// Locks all instances across a fork, so that the child finds them whole.
 pub fn before_fork() {
-    for (_, instance) in instances() {
-        core::mem::forget(instance.state.try_lock_fork());
+    for instance in places() {
+        instance.state.hold_across_fork();
     }
 }
 
-/// Undoes [`before_fork`] in the parent.
+/// Undoes [`before_fork`] in the parent. An instance may have been closed meanwhile.
 pub fn release_after_fork() {
-    for (_, instance) in instances() {
-        instance.state.force_open();
+    for instance in places() {
+        instance.state.release_after_fork();
     }
 }
 
 /// In a forked child: no thread sleeps, no lock is held, and the kernel's side is shared with
 /// the parent.
 pub fn after_fork() {
+    for instance in places() {
+        instance.state.force_open();
+    }
     for (_, this) in instances() {
-        this.state.force_open();
         this.unlocked.forget_plain_sleepers();
         this.is_inherited.store(true, Ordering::Relaxed);
         if let Some(mut state) = this.lock_to_leave() {

@@ -115,10 +115,14 @@ pub fn put(cookie: u64, known: Known) {
 }
 
 pub fn before_fork() {
-    core::mem::forget(TABLE.try_lock_fork());
+    TABLE.hold_across_fork();
 }
 
 pub fn release_after_fork() {
+    TABLE.release_after_fork();
+}
+
+pub fn open_in_child() {
     TABLE.force_open();
 }
 
