@@ -1,100 +1,63 @@
 //! A number that lies with a socket, for all who hold it, whatever they share besides.
 //!
-//! It is carried by a socket filter (socket(7), `SO_ATTACH_FILTER`) that lets everything pass:
-//! instructions that load a constant, and one that returns. The kernel gives the instructions out
-//! again (`SO_GET_FILTER`). Who changes the number has a record lock of the socket meanwhile
-//! (fcntl(2), `F_SETLK`), which the kernel takes back from a process that dies.
+//! It is carried by `TCP_NOTSENT_LOWAT` (tcp(7)): how many bytes may wait to be sent for the first time before the
+//! socket counts as full. Its upper values, which are ours, mean no limit: no socket has so many. Any user may set it;
+//! a socket filter, which could carry a number as well, not on every kernel. Who changes the number has a record lock of
+//! the socket meanwhile (fcntl(2), `F_SETLK`), which the kernel takes back from a process that dies.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::RawFd;
 
 use crate::errno::Errno;
-use crate::raw::{check, int, syscall3, syscall5};
-use crate::unix::set_option;
+use crate::raw::{check, int, syscall3};
+use crate::unix::{get_option, set_option};
 
-/// `SO_GET_FILTER` (include/uapi/asm-generic/socket.h).
-const SO_GET_FILTER: i32 = libc::SO_ATTACH_FILTER;
-/// `BPF_LD | BPF_IMM` and `BPF_RET | BPF_K` (include/uapi/linux/bpf_common.h).
-const LOAD: u16 = 0;
-const RETURN: u16 = 6;
-/// All of the segment.
-const ALL: u32 = u32::MAX;
-/// By which our filters are known.
-const MAGIC: u32 = u32::from_be_bytes(*b"SLCN");
-const INSTRUCTIONS: usize = 3;
+/// By which our values are known. `u32::MAX`, which programs write for "no limit", is none of them.
+const OURS: u32 = 0xe000_0000;
+/// The highest number that can be noted.
+pub const NUMBER_MAX: u32 = !OURS - 1;
+/// What the socket has without a note: the limit of its network namespace.
+const NOTHING: u32 = 0;
 
 /// A thread of this process has the lock: record locks do not tell threads apart.
 static LOCKED: AtomicBool = AtomicBool::new(false);
 
-fn program(number: u32) -> [libc::sock_filter; INSTRUCTIONS] {
-    let instruction = |code, k| libc::sock_filter {
-        code,
-        jt: 0,
-        jf: 0,
-        k,
-    };
-    [
-        instruction(LOAD, MAGIC),
-        instruction(LOAD, number),
-        instruction(RETURN, ALL),
-    ]
-}
-
 /// The number that lies with the socket; `None` if there is none.
 ///
 /// # Errors
-/// `EEXIST` if it has somebody else's filter, and those of getsockopt(2).
+/// `EEXIST` if the program has set its own limit, and those of getsockopt(2).
 pub fn read(fd: RawFd) -> Result<Option<u32>, Errno> {
-    let mut found = program(0);
-    // Counts instructions.
-    let mut len = INSTRUCTIONS as libc::socklen_t;
-    // SAFETY: the kernel writes at most that many instructions, and their number.
-    let asked = check(unsafe {
-        syscall5(
-            libc::SYS_getsockopt,
-            int(fd),
-            int(libc::SOL_SOCKET),
-            int(SO_GET_FILTER),
-            found.as_mut_ptr() as usize,
-            &raw mut len as usize,
-        )
-    });
-    match asked {
-        Ok(_) if len == 0 => Ok(None),
-        Ok(_) if len as usize == INSTRUCTIONS => {
-            let number = found[1].k;
-            let is_ours = program(number)
-                .iter()
-                .zip(&found)
-                .all(|(ours, other)| (ours.code, ours.k) == (other.code, other.k));
-            is_ours.then_some(Some(number)).ok_or(Errno(libc::EEXIST))
-        }
-        // One of more instructions than there was room for, or of fewer.
-        Ok(_) | Err(Errno::INVAL) => Err(Errno(libc::EEXIST)),
-        Err(errno) => Err(errno),
+    let mut value = [0; 4];
+    get_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &mut value)?;
+    match u32::from_ne_bytes(value) {
+        NOTHING => Ok(None),
+        value if value & OURS == OURS && value != u32::MAX => Ok(Some(value & !OURS)),
+        _ => Err(Errno(libc::EEXIST)),
     }
 }
 
 /// Puts a number there, instead of what was there.
 ///
 /// # Errors
-/// Those of setsockopt(2): `EPERM` if filters are locked, `ENOMEM`.
+/// Those of setsockopt(2); `EINVAL` above [`NUMBER_MAX`].
 pub fn write(fd: RawFd, number: u32) -> Result<(), Errno> {
-    let mut program = program(number);
-    let named = libc::sock_fprog {
-        len: INSTRUCTIONS as u16,
-        filter: program.as_mut_ptr(),
-    };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &named)
+    if number > NUMBER_MAX {
+        return Err(Errno::INVAL);
+    }
+    set(fd, OURS | number)
 }
 
 /// Takes the number away.
 ///
 /// # Errors
-/// Those of setsockopt(2): `ENOENT` if there is none.
+/// Those of setsockopt(2).
 pub fn remove(fd: RawFd) -> Result<(), Errno> {
-    set_option(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+    set(fd, NOTHING)
+}
+
+fn set(fd: RawFd, value: u32) -> Result<(), Errno> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &value)
 }
 
 /// Nobody else has one for this socket meanwhile.
@@ -168,13 +131,13 @@ mod tests {
         let (mut one, mut other) = pair();
         let fd = other.as_raw_fd();
         assert_eq!(read(fd), Ok(None));
-        assert_eq!(remove(fd), Err(Errno(libc::ENOENT)));
-        for number in [0, 1, u32::MAX] {
+        for number in [0, 1, NUMBER_MAX] {
             assert_eq!(write(fd, number), Ok(()));
             assert_eq!(read(fd), Ok(Some(number)));
         }
         let copy = other.try_clone().expect("a duplicate");
-        assert_eq!(read(copy.as_raw_fd()), Ok(Some(u32::MAX)));
+        assert_eq!(read(copy.as_raw_fd()), Ok(Some(NUMBER_MAX)));
+        assert_eq!(write(fd, NUMBER_MAX + 1), Err(Errno::INVAL));
         let sent = vec![7_u8; 100_000];
         let expected = sent.clone();
         let writer = std::thread::spawn(move || one.write_all(&sent));
@@ -187,22 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_filter_is_left_alone() {
+    fn a_limit_of_the_programs_own_is_told_from_a_note() {
         let (_one, other) = pair();
         let fd = other.as_raw_fd();
-        for instructions in [1_u16, 3, 4] {
-            let mut strangers = [libc::sock_filter {
-                code: RETURN,
-                jt: 0,
-                jf: 0,
-                k: ALL,
-            }; 4];
-            let named = libc::sock_fprog {
-                len: instructions,
-                filter: strangers.as_mut_ptr(),
-            };
-            set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &named).expect("attached");
-            assert_eq!(read(fd), Err(Errno(libc::EEXIST)), "{instructions}");
+        for limit in [1, 16_384, 1 << 30, u32::MAX] {
+            set(fd, limit).expect("set");
+            assert_eq!(read(fd), Err(Errno(libc::EEXIST)), "{limit}");
         }
     }
 

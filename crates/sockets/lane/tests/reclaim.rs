@@ -391,7 +391,7 @@ fn whoever_reads_first_gets_the_bytes_of_which_others_have_copies() {
 
 #[test]
 fn a_reader_beside_others_fails_when_nothing_says_what_they_have_read() {
-    for lie in [None, Some(9001), Some(u32::MAX)] {
+    for lie in [None, Some(9001), Some(socket_note::NUMBER_MAX)] {
         let pair = three_segments();
         let (carried, bytes) = copy_out(pair.b).expect("unread bytes");
         let heir = heir(pair.b);

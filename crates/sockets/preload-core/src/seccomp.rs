@@ -106,16 +106,15 @@ fn try_rare_calls() {
         // SAFETY: wrong descriptors, paths and kinds: the kernel fails before it looks at an address.
         unsafe { raw::syscall5(number, raw::int(a), raw::int(b), raw::int(c), 0, 0) };
     };
-    let socket = libc::SOL_SOCKET;
+    let tcp = libc::IPPROTO_TCP;
     call(libc::SYS_pidfd_open, -1, 0, 0);
     call(libc::SYS_waitid, -1, 0, 0);
     call(libc::SYS_shutdown, -1, libc::SHUT_RDWR, 0);
     call(libc::SYS_bind, -1, 0, 0);
     call(libc::SYS_recvfrom, -1, 0, 0);
     call(libc::SYS_statfs, 0, 0, 0);
-    call(libc::SYS_getsockopt, -1, socket, libc::SO_ATTACH_FILTER);
-    call(libc::SYS_setsockopt, -1, socket, libc::SO_ATTACH_FILTER);
-    call(libc::SYS_setsockopt, -1, socket, libc::SO_DETACH_FILTER);
+    call(libc::SYS_getsockopt, -1, tcp, libc::TCP_NOTSENT_LOWAT);
+    call(libc::SYS_setsockopt, -1, tcp, libc::TCP_NOTSENT_LOWAT);
     call(libc::SYS_fcntl, -1, libc::F_SETLK, 0);
     call(libc::SYS_getdents64, -1, 0, 0);
     call(libc::SYS_readlinkat, -1, 0, 0);
