@@ -200,10 +200,8 @@ mod tests {
         let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
         let wanted = libc::getpid as *const () as usize;
         // SAFETY: an address of code and a place for the answer.
-        assert_ne!(
-            unsafe { libc::dladdr(wanted as *const _, &raw mut info) },
-            0
-        );
+        let known = unsafe { libc::dladdr(wanted as *const _, &raw mut info) };
+        assert_ne!(known, 0);
         // SAFETY: the C library is mapped there.
         let found = unsafe { symbol(info.dli_fbase as usize, c"getpid") };
         assert_eq!(found, Some(wanted));

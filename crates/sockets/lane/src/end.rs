@@ -351,7 +351,8 @@ impl End {
     /// Whether the kernel has, or is about to have, the end of the stream: it was read, the peer has closed
     /// its last descriptor, or this end has shut down reading.
     pub(crate) fn is_end_near(&self) -> bool {
-        self.flag(Flags::SHUT_RX | Flags::PEER_DONE) || self.outgoing().is_some_and(|out| out.is_closed())
+        self.flag(Flags::SHUT_RX | Flags::PEER_DONE)
+            || self.outgoing().is_some_and(|out| out.is_closed())
     }
 
     /// The program is about to shut down reading. What comes all the same is readable, as with

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`config`], [`lock`], [`memory`], [`real`], `raw_address`, `machine`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
 //! | [`this_process`], [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
-//! | [`fds`], `closing` | descriptors |
+//! | [`fds`], `closing`, `hiding` | descriptors |
 //! | [`ends`], [`conn`], [`children`], [`export`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
 //! | [`epoll`], [`rings`] | what the kernel watches and moves connections with |
 //! | [`mapped`], `postponed`, [`link`], [`gateway`] | the link with sluiced, and the one with a gateway: what is said comes as values |
@@ -38,6 +38,7 @@ pub mod epoll_wait;
 pub mod export;
 pub mod fds;
 pub mod gateway;
+mod hiding;
 pub mod io;
 pub mod leave;
 pub mod link;

@@ -58,7 +58,7 @@ impl Instance {
     pub(crate) fn lock(&self) -> Option<SpinGuard<'_, State>> {
         let mut state = self.lock_to_leave()?;
         if state.is_foreign() {
-            state.adopt();
+            state.take_slots();
         }
         Some(state)
     }
@@ -184,7 +184,7 @@ pub fn leave() {
         if this.is_inherited()
             && let Some(mut state) = this.lock_to_leave()
         {
-            state.disown();
+            state.give_slots_back();
         }
     }
 }
