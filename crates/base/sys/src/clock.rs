@@ -67,20 +67,14 @@ fn find() -> Option<usize> {
     unsafe { symbol(base, SYMBOL) }
 }
 
-/// The address of a symbol of the ELF image at `base`.
+/// The address of a symbol of the ELF image at `base`, whose dynamic section has not been relocated in place.
 ///
 /// # Safety
 /// A shared object is mapped there as its program headers say.
 unsafe fn symbol(base: usize, name: &CStr) -> Option<usize> {
-    // SAFETY: the caller's promise, for all that headers and the dynamic section point to.
+    // SAFETY: the caller's promise, for all that the dynamic section points to.
     unsafe {
-        let header = &*(base as *const libc::Elf64_Ehdr);
-        let headers = (base + header.e_phoff as usize) as *const libc::Elf64_Phdr;
-        let headers = core::slice::from_raw_parts(headers, usize::from(header.e_phnum));
-        let loaded = headers.iter().find(|one| one.p_type == libc::PT_LOAD)?;
-        let bias = (base + loaded.p_offset as usize).wrapping_sub(loaded.p_vaddr as usize);
-        let dynamic = headers.iter().find(|one| one.p_type == libc::PT_DYNAMIC)?;
-        let table = Dynamic::read(bias, bias.wrapping_add(dynamic.p_vaddr as usize));
+        let (bias, table) = dynamic(base)?;
         (0..table.count()?).find_map(|at| {
             let symbol = &*(table.symbols as *const libc::Elf64_Sym).add(at);
             let called = CStr::from_ptr((table.strings + symbol.st_name as usize) as *const _);
@@ -90,8 +84,26 @@ unsafe fn symbol(base: usize, name: &CStr) -> Option<usize> {
     }
 }
 
+/// What is to be added to the image's addresses, and its dynamic section.
+///
+/// # Safety
+/// As [`symbol`].
+unsafe fn dynamic(base: usize) -> Option<(usize, Dynamic)> {
+    // SAFETY: the caller's promise, for all that the headers point to.
+    unsafe {
+        let header = &*(base as *const libc::Elf64_Ehdr);
+        let headers = (base + header.e_phoff as usize) as *const libc::Elf64_Phdr;
+        let headers = core::slice::from_raw_parts(headers, usize::from(header.e_phnum));
+        let loaded = headers.iter().find(|one| one.p_type == libc::PT_LOAD)?;
+        let bias = (base + loaded.p_offset as usize).wrapping_sub(loaded.p_vaddr as usize);
+        let section = headers.iter().find(|one| one.p_type == libc::PT_DYNAMIC)?;
+        let address = bias.wrapping_add(section.p_vaddr as usize);
+        Some((bias, Dynamic::read(bias, address)))
+    }
+}
+
 /// What the dynamic section names (elf(5)); 0 for what it does not.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Dynamic {
     symbols: usize,
     strings: usize,
@@ -193,17 +205,32 @@ mod tests {
         assert_eq!(FUNCTION.load(Ordering::Relaxed), found);
     }
 
-    /// The C library has only a table of GNU's, or both.
+    /// A kernel's vDSO has one of the two tables, or both.
     #[test]
-    fn a_symbol_of_a_library_is_found_by_its_tables() {
-        // SAFETY: zero is a value of all its fields.
-        let mut info: libc::Dl_info = unsafe { core::mem::zeroed() };
-        let wanted = libc::getpid as *const () as usize;
-        // SAFETY: an address of code and a place for the answer.
-        let known = unsafe { libc::dladdr(wanted as *const _, &raw mut info) };
-        assert_ne!(known, 0);
-        // SAFETY: the C library is mapped there.
-        let found = unsafe { symbol(info.dli_fbase as usize, c"getpid") };
-        assert_eq!(found, Some(wanted));
+    fn both_tables_of_hashes_count_the_same_symbols() {
+        // SAFETY: the call takes a number.
+        let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+        if base == 0 {
+            println!("SKIP both_tables_of_hashes_count_the_same_symbols: the kernel gives no vDSO");
+            return;
+        }
+        // SAFETY: the kernel has mapped a whole ELF image there.
+        let table = unsafe { dynamic(base) }.expect("a dynamic section").1;
+        let by = |hash, gnu_hash| {
+            let one = Dynamic {
+                hash,
+                gnu_hash,
+                ..table
+            };
+            // SAFETY: tables of that image, or none.
+            unsafe { one.count() }
+        };
+        let counts = [by(table.hash, 0), by(0, table.gnu_hash)];
+        let known: Vec<usize> = counts.into_iter().flatten().collect();
+        assert!(
+            known.iter().all(|count| *count > 1 && *count == known[0]),
+            "{counts:?}"
+        );
+        assert!(!known.is_empty() && by(0, 0).is_none());
     }
 }
