@@ -1,24 +1,18 @@
 // What is said of a connection whose peer has reset it or was killed: again and again, beside unread bytes, and by
 // select for exceptions alone.
 //: lane required
-#include "common.h"
+#include "unread.h"
 
 enum how { RESET, KILLED, CLOSED, HOWS };
 
 static const char *const names[] = {"reset", "killed", "closed"};
 
-static void peer(int port, enum how how, size_t unread, int go)
+static void leave(int port, enum how how, size_t unread, int go)
 {
     int fd = connect_loopback(port);
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4], *out = calloc(1, unread + 1);
-    for (int half = 0; half < 2; half++) {
-        for (long i = 0; i < knob("APP_WARM", 64); i++) {
-            write_all(fd, "ping", 4);
-            read_exact(fd, in, 4);
-        }
-        nap_ms(half == 0 ? knob("APP_PAUSE_MS", 50) : 0);
-    }
+    char in[1], *out = calloc(1, unread + 1);
+    send_pings(fd);
     write_all(fd, out, unread);
     read_exact(go, in, 1);
     if (how == RESET) {
@@ -39,16 +33,12 @@ static int left_by_peer(enum how how, size_t unread)
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
         close(listener);
-        peer(port, how, unread, go[0]);
+        leave(port, how, unread, go[0]);
     }
     int fd = (int)NEED(accept(listener, NULL, NULL));
     close(listener);
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4];
-    for (long i = 0; i < 2 * knob("APP_WARM", 64); i++) {
-        read_exact(fd, in, 4);
-        write_all(fd, in, 4);
-    }
+    answer_pings(fd);
     await_pending(fd, (int)unread);
     write_all(go[1], "g", 1);
     NEED(waitpid(child, &status, 0));

@@ -1,6 +1,7 @@
 // A connection whose peer has ended its stream is passed (SCM_RIGHTS) to another program while bytes are unread:
 // that program reads all of them, and then the end.
 //: lane required
+#include "passing.h"
 #include "unread.h"
 
 #define PIECE 20000
@@ -27,14 +28,8 @@ static void sender(int port, bool polls)
 {
     int fd = connect_loopback(port);
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4], *out = malloc(PIECE);
-    for (int half = 0; half < 2; half++) {
-        for (long i = 0; i < knob("APP_WARM", 64); i++) {
-            write_all(fd, "ping", 4);
-            read_exact(fd, in, 4);
-        }
-        nap_ms(half == 0 ? knob("APP_PAUSE_MS", 50) : 0);
-    }
+    char in[1], *out = malloc(PIECE);
+    send_pings(fd);
     fill(out, PIECE, 7);
     write_all(fd, out, PIECE);
     NEED(shutdown(fd, SHUT_WR));
@@ -48,19 +43,8 @@ static void sender(int port, bool polls)
 /* Another program, which is passed the connection. */
 static int receiver(int channel)
 {
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte, *in = malloc(PIECE + 1), *want = malloc(PIECE);
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    SHOW(recvmsg(channel, &message, 0));
-    int fd;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    char *in = malloc(PIECE + 1), *want = malloc(PIECE);
+    int fd = receive_fd(channel);
     size_t total = 0;
     ssize_t n;
     while (total <= PIECE && (n = read(fd, in + total, PIECE + 1 - total)) > 0)
@@ -68,26 +52,6 @@ static int receiver(int channel)
     fill(want, PIECE, 7);
     say("%zu bytes, then %zd, %s\n", total, n, memcmp(in, want, total) == 0 ? "right" : "wrong");
     return 0;
-}
-
-static void send_fd(int channel, int fd)
-{
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    memset(&control, 0, sizeof control);
-    struct iovec part = {"c", 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    SHOW(sendmsg(channel, &message, 0));
 }
 
 static void pass(const char *program, struct how how)
@@ -116,11 +80,7 @@ static void pass(const char *program, struct how how)
     int fd = (int)NEED(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
     close(listener);
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4];
-    for (long i = 0; i < 2 * knob("APP_WARM", 64); i++) {
-        read_exact(fd, in, 4);
-        write_all(fd, in, 4);
-    }
+    answer_pings(fd);
     await_events(fd, POLLRDHUP);
     await_pending(fd, PIECE);
     if (how.is_closed) {

@@ -1,47 +1,9 @@
 // A fresh connection is passed (SCM_RIGHTS) to another process, which talks by it and closes it. The process that
 // passed it has kept it, and goes on with it.
 //: lane any
-#include "common.h"
+#include "passing.h"
 
 enum { TURNS = 100 };
-
-static void send_fd(int channel, int fd)
-{
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    memset(&control, 0, sizeof control);
-    struct iovec part = {"c", 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    SHOW(sendmsg(channel, &message, 0));
-}
-
-static int receive_fd(int channel)
-{
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    char byte;
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    NEED(recvmsg(channel, &message, 0));
-    int fd;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-    return fd;
-}
 
 /* With unread bytes a last close would be a reset, and without any an end. */
 static void keep(bool leaves_bytes)

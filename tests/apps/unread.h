@@ -17,13 +17,10 @@ UNUSED static void number(char *to, long value)
 /* For the next peers: whether nobody keeps the connection open while they are waited for. */
 static bool peer_awaits_end;
 
-/* A message of `piece` bytes goes while the other side is busy, and more of it after a while; then the sender
-   sleeps until it is answered. */
-static void peer(int port, size_t piece)
+/* As `warm`, where the other side is another process, which calls `answer_pings`. */
+UNUSED static void send_pings(int fd)
 {
-    int fd = connect_loopback(port);
-    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[64], *out = malloc(piece);
+    char in[4];
     for (int half = 0; half < 2; half++) {
         for (long i = 0; i < knob("APP_WARM", 64); i++) {
             write_all(fd, "ping", 4);
@@ -31,6 +28,25 @@ static void peer(int port, size_t piece)
         }
         nap_ms(half == 0 ? knob("APP_PAUSE_MS", 50) : 0);
     }
+}
+
+UNUSED static void answer_pings(int fd)
+{
+    char in[4];
+    for (long i = 0; i < 2 * knob("APP_WARM", 64); i++) {
+        read_exact(fd, in, 4);
+        write_all(fd, in, 4);
+    }
+}
+
+/* A message of `piece` bytes goes while the other side is busy, and more of it after a while; then the sender
+   sleeps until it is answered. */
+static void peer(int port, size_t piece)
+{
+    int fd = connect_loopback(port);
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    char in[64], *out = malloc(piece);
+    send_pings(fd);
     fill(out, piece, 7);
     write_all(fd, out, piece);
     ssize_t n = read(fd, in, 6);
@@ -68,11 +84,7 @@ UNUSED static struct talk talk_open(size_t piece)
     t.fd = (int)NEED(accept(listener, NULL, NULL));
     close(listener);
     set_int(t.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4];
-    for (long i = 0; i < 2 * knob("APP_WARM", 64); i++) {
-        read_exact(t.fd, in, 4);
-        write_all(t.fd, in, 4);
-    }
+    answer_pings(t.fd);
     int unread = 0;
     /* What is more than the kernel's buffers hold need not have come. */
     int expected = piece > PIECE_WHOLE ? 1 : (int)piece;
