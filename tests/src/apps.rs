@@ -9,6 +9,7 @@
 //! | `family 4 6` | values of `APP_FAMILY` to run with | both |
 //! | `builds plain fortify lfs` | how to compile it | all |
 //! | `timeout SECONDS` | limit of one run | 60 |
+//! | `plugin` | its file is also compiled with `-DPLUGIN`, to a shared object with the program's name and `.so` beside it | |
 //! | `needs root` | skipped for other users | |
 //! | `alone` | not at the same time as other programs | |
 //! | `known-fault WHY` | Sluice is known to differ (docs/limitations.md); the test fails once it does not | |
@@ -106,6 +107,7 @@ pub struct App {
     pub families: Vec<String>,
     pub builds: Vec<Build>,
     pub limit: Duration,
+    pub has_plugin: bool,
     pub needs_root: bool,
     pub alone: bool,
     /// Why the accelerated run is known to differ.
@@ -146,6 +148,7 @@ fn parse(path: &Path, text: &str) -> Verdict<App> {
         families: vec!["4".into(), "6".into()],
         builds: BUILDS.to_vec(),
         limit: Duration::from_secs(60),
+        has_plugin: false,
         needs_root: false,
         alone: false,
         known_fault: None,
@@ -174,6 +177,7 @@ fn parse(path: &Path, text: &str) -> Verdict<App> {
                 Ok(seconds) => app.limit = Duration::from_secs(seconds),
                 Err(error) => return fail(format!("{}: {line:?}: {error}", app.name)),
             },
+            ["plugin"] => app.has_plugin = true,
             ["needs", "root"] => app.needs_root = true,
             ["alone"] => app.alone = true,
             ["known-fault", why @ ..] if !why.is_empty() => {
@@ -187,11 +191,26 @@ fn parse(path: &Path, text: &str) -> Verdict<App> {
 
 /// Compiles one source of `apps/`; the binary is `dir/<name>-<build>`.
 pub fn compile(source: &Path, build: Build, dir: &Path) -> Verdict<PathBuf> {
+    compile_to(source, build, dir, "", &["-Wl,-rpath,$ORIGIN"])
+}
+
+/// The same for the plugin of a program with one.
+pub fn compile_plugin(source: &Path, build: Build, dir: &Path) -> Verdict<PathBuf> {
+    compile_to(source, build, dir, ".so", &["-DPLUGIN", "-shared", "-fPIC"])
+}
+
+fn compile_to(
+    source: &Path,
+    build: Build,
+    dir: &Path,
+    end: &str,
+    more: &[&str],
+) -> Verdict<PathBuf> {
     let Some(gcc) = find_program("gcc") else {
         return skip("gcc is not installed; run scripts/setup test");
     };
     let stem = source.file_stem().unwrap_or_default().to_string_lossy();
-    let label = format!("{stem}-{}", build.name);
+    let label = format!("{stem}-{}{end}", build.name);
     let binary = dir.join(&label);
     let mut gcc = command(gcc);
     gcc.args([
@@ -210,6 +229,7 @@ pub fn compile(source: &Path, build: Build, dir: &Path) -> Verdict<PathBuf> {
     ])
     .args(["-Wno-stringop-overread", "-Wno-array-bounds"])
     .args(build.flags)
+    .args(more)
     .arg("-o")
     .arg(&binary)
     .arg(source);

@@ -89,6 +89,9 @@ impl Case {
         }
         let lab = Lab::new()?;
         let binary = apps::compile(&self.app.source, self.build, lab.path())?;
+        if self.app.has_plugin {
+            apps::compile_plugin(&self.app.source, self.build, lab.path())?;
+        }
 
         // A program that needs the machine for itself waits for all others and keeps them out.
         let _shared = (!self.app.alone).then(|| self.machine.read());

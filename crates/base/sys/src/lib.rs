@@ -11,6 +11,7 @@ pub mod clock;
 pub mod delay;
 pub mod errno;
 pub mod holders;
+pub mod image;
 pub mod local_fd;
 pub mod mapping;
 pub mod memfd;

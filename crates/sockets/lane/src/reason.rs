@@ -40,10 +40,12 @@ pub enum Reason {
     IoUring = 16,
     /// The program has as many files open as it may, so what a lane consists of did not come through.
     NoDescriptors = 17,
+    /// The program has code that calls the C library past the hooks, and may use any socket by it.
+    PastHooks = 18,
 }
 
 /// All of them, in the order of their numbers.
-pub const ALL: [Reason; 18] = [
+pub const ALL: [Reason; 19] = [
     Reason::None,
     Reason::FewOperations,
     Reason::NoPeer,
@@ -62,6 +64,7 @@ pub const ALL: [Reason; 18] = [
     Reason::UnseenWaits,
     Reason::IoUring,
     Reason::NoDescriptors,
+    Reason::PastHooks,
 ];
 
 impl Reason {
@@ -91,6 +94,7 @@ impl Reason {
             Self::UnseenWaits => "program waits by calls that sluice does not see",
             Self::IoUring => "used through io_uring",
             Self::NoDescriptors => "program at its limit of open files",
+            Self::PastHooks => "program has code that calls past sluice",
         }
     }
 }

@@ -15,7 +15,7 @@
 //! | [`config`], [`lock`], [`memory`], [`real`], `raw_address`, `machine`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
 //! | [`this_process`], [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
 //! | [`fds`], `closing`, `hiding` | descriptors |
-//! | [`ends`], [`conn`], [`children`], [`export`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
+//! | [`ends`], [`conn`], [`children`], [`export`], [`unseen`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
 //! | [`epoll`], [`rings`] | what the kernel watches and moves connections with |
 //! | [`mapped`], `postponed`, [`link`], [`gateway`] | the link with sluiced, and the one with a gateway: what is said comes as values |
 //! | [`messages`], [`tracking`] | what becomes of connections: tracked, announced, given lanes, let go |
@@ -69,6 +69,7 @@ mod tests;
 pub mod this_process;
 pub mod tracking;
 pub mod transfer;
+pub mod unseen;
 pub mod uring;
 mod waiting;
 

@@ -3,7 +3,7 @@
 use crate::conn::{Conn, first_named};
 use crate::fds::{self, Entry};
 use crate::link::{self, BATCH_MESSAGES, EventFlag, Incoming};
-use crate::{config, epoll, lock, log, nagle, rings, stats, this_process};
+use crate::{config, epoll, lock, log, nagle, rings, stats, this_process, unseen};
 use sluice_control::message::Lane;
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{Assignment, State};
@@ -89,8 +89,8 @@ pub(crate) fn attach(lane: &Lane, mut assignment: Assignment) {
         return;
     }
     rings::check();
-    if rings::is_blind() {
-        conn.pin(Reason::IoUring);
+    if let Some(reason) = unseen::reason() {
+        conn.pin(reason);
         return;
     }
     if !conn.is_ours_alone() {

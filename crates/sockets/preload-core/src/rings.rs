@@ -2,9 +2,8 @@
 //! [`crate::uring`].
 
 use crate::fds::{self, Entry};
-use crate::{export, log};
+use crate::unseen;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_lane::reason::Reason;
 
 mod memory;
@@ -16,29 +15,10 @@ pub(crate) use memory::{Memory, Ring};
 pub(crate) use submission::{Entry as Submitted, EpollCtl, Meaning, Reading};
 
 static RINGS: [Ring; RINGS_MAX] = [const { Ring::new() }; RINGS_MAX];
-/// Something is submitted, or may be, that nobody sees here.
-static IS_BLIND: AtomicBool = AtomicBool::new(false);
-
-/// Whether the kernel may use any socket of the process for a ring, without our knowledge.
-#[inline]
-pub fn is_blind() -> bool {
-    IS_BLIND.load(Ordering::Relaxed)
-}
-
 /// From here on every connection of the process stays on TCP.
 #[cold]
 pub(crate) fn go_blind(why: &str) {
-    if IS_BLIND.swap(true, Ordering::SeqCst) {
-        return;
-    }
-    log!(Warn, "io_uring: no lanes from here on: {why}");
-    export::export_all(Reason::IoUring, |_| true, &mut |conn, _| {
-        log!(
-            Warn,
-            "fd {}: unread bytes are not seen by io_uring",
-            conn.fd
-        );
-    });
+    unseen::go_blind(Reason::IoUring, why);
 }
 
 /// Takes a place for the ring, and maps what is needed of it.

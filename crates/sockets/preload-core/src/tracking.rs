@@ -4,7 +4,7 @@ use crate::conn::{Conn, STANDARD_LAST, from_entry, retire};
 use crate::fds::{self, Entry};
 use crate::messages::leave_alone;
 use crate::{
-    children, config, ends, epoll, link, log, messages, policy, rings, stats, this_process,
+    children, config, ends, epoll, link, log, messages, policy, stats, this_process, unseen,
 };
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{Role, State, Traffic};
@@ -200,8 +200,8 @@ impl Conn {
     fn announce(&self) {
         if this_process::is_confined() {
             self.keep_off(Reason::Confined);
-        } else if rings::is_blind() {
-            self.pin(Reason::IoUring);
+        } else if let Some(reason) = unseen::reason() {
+            self.pin(reason);
         } else if self.end.role() == Role::Unknown {
             self.keep_off(Reason::UnknownOrigin);
         } else if self.end.is_pinned() {

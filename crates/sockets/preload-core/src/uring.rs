@@ -23,7 +23,8 @@ use sluice_sys::tcp;
 mod unread;
 
 pub use crate::rings::Params;
-use crate::rings::{EpollCtl, Meaning, Memory, Ring, Submitted, go_blind, is_blind, ring_of, see};
+use crate::rings::{EpollCtl, Meaning, Memory, Ring, Submitted, go_blind, ring_of, see};
+use crate::unseen::is_blind;
 use unread::{Instead, instead};
 
 /// See io_uring_register(2) and linux/io_uring.h.

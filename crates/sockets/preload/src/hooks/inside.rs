@@ -162,6 +162,7 @@ macro_rules! variadic {
                 before = sym $before,
             )
         }
+        register!($name);
     };
 }
 

@@ -267,6 +267,8 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         before = sym sluice_before_vfork,
     )
 }
+#[cfg(target_arch = "x86_64")]
+register!(vfork);
 
 /// Called by `execl`, `execlp` and `execle` below. `block` is what lies on the stack: the words
 /// that came in the five registers behind the path, the return address, then the other words.
@@ -317,6 +319,7 @@ macro_rules! exec_list {
                 exec = sym sluice_exec_list,
             )
         }
+        register!($name);
     };
 }
 
