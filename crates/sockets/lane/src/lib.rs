@@ -9,6 +9,7 @@ pub mod confined;
 mod counts;
 pub mod end;
 mod full;
+pub mod held;
 pub mod kernel;
 pub mod lock;
 mod pace;

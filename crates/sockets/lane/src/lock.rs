@@ -7,6 +7,7 @@
 
 pub mod threads;
 
+use crate::held::{self, Kind};
 use crate::kernel::kernel_events;
 use crate::thread::own;
 use core::cell::{Cell, UnsafeCell};
@@ -35,6 +36,12 @@ fn find_word(number: &Cell<u32>) -> u32 {
 /// Forgets the remembered word; to be called in the child after a fork.
 pub fn forget_thread() {
     own(|own| own.number.set(0));
+}
+
+/// What this thread does from here on is another thread's: locks that it holds are a dead one's, whose holder will not
+/// come back to them.
+pub fn abandon() {
+    threads::leave_place(own(|own| own.number.replace(0)));
 }
 
 /// Counts what only the holder of a lock changes, and others may look at. Without the locked
@@ -88,6 +95,7 @@ impl<T> OwnerLock<T> {
     /// handler that interrupted the holder.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         let me = thread();
+        held::hold(Kind::Ring);
         match self
             .owner
             .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
@@ -96,7 +104,10 @@ impl<T> OwnerLock<T> {
                 lock: self,
                 obtained: Obtained::Free,
             }),
-            Err(owner) if owner == me => None,
+            Err(owner) if owner == me => {
+                held::let_go(Kind::Ring);
+                None
+            }
             Err(_) => Some(self.lock_slowly(me)),
         }
     }
@@ -197,5 +208,32 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.lock.owner.store(0, Ordering::Release);
+        held::let_go(Kind::Ring);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_has_abandoned_is_a_dead_ones() {
+        threads::share();
+        let lock = OwnerLock {
+            owner: AtomicU32::new(0),
+            in_kernel: AtomicU32::new(0),
+            value: UnsafeCell::new(7),
+        };
+        core::mem::forget(lock.lock().expect("a free lock"));
+        assert!(lock.lock().is_none(), "it is this thread's own");
+        abandon();
+        crate::held::forget();
+        let guard = lock.lock().expect("a lock to be taken over");
+        assert_eq!((guard.obtained, *guard), (Obtained::FromTheDead, 7));
+        drop(guard);
+        assert_eq!(
+            lock.lock().map(|guard| guard.obtained),
+            Some(Obtained::Free)
+        );
     }
 }

@@ -7,6 +7,7 @@
 //! word for that but the assembler's.
 #![allow(unsafe_code)]
 
+use crate::held::Held;
 use crate::pace::Pace;
 use core::cell::Cell;
 
@@ -16,21 +17,40 @@ use core::cell::Cell;
 pub struct Own {
     /// The word by which the thread's locks know it, 0 before it has one.
     pub(crate) number: Cell<u32>,
-    /// Locks of the preload library that the thread holds.
-    pub locks_held: Cell<u32>,
+    /// Locks that the thread holds.
+    pub held: Held,
     /// Bytes that the thread has taken by TCP since it waited.
     pub(crate) taken: Cell<u64>,
     /// Whether it has taken bytes from a ring since.
     pub(crate) by_ring: Cell<bool>,
+    /// A jump waits until no lock is held.
+    pub(crate) jumps: Cell<bool>,
     pace: Cell<Pace>,
+    /// About where the stack was when the first of the locks was taken.
+    pub held_at: Cell<usize>,
     /// Between the two halves of a fork: the address of what the preload library notes of the child.
     pub forking: Cell<usize>,
     /// What a fork returns will be noted there.
     pub awaits_fork: Cell<bool>,
+    /// What is to be done when no lock is held any more: [`Held::postpone`].
+    pub jump: Cell<Jump>,
+}
+
+/// A jump out of a signal handler, postponed.
+#[derive(Clone, Copy, Default)]
+pub struct Jump {
+    /// Does it; never null while there is one.
+    pub function: usize,
+    /// What it gets.
+    pub target: usize,
+    /// The same.
+    pub value: i32,
+    /// The signals that are blocked when it jumps.
+    pub blocked: u64,
 }
 
 /// The assembler is told this size.
-const OWN_BYTES: usize = 64;
+const OWN_BYTES: usize = 128;
 const _: () = assert!(size_of::<Own>() == OWN_BYTES);
 
 #[cfg(target_arch = "x86_64")]

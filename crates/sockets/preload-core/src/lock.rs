@@ -1,18 +1,12 @@
 //! A lock for private memory that is never waited for by a frame that interrupted its holder.
 #![allow(unsafe_code)]
 
-use core::cell::{Cell, UnsafeCell};
+use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use sluice_lane::held::{self, Kind};
 use sluice_lane::thread::own;
 use sluice_waiting::limits::LIMITS;
-
-/// Locks of this kind that the thread holds. With one held, a signal handler may run on top of the
-/// holder, so nothing may be waited for.
-#[inline]
-fn held<R>(body: impl FnOnce(&Cell<u32>) -> R) -> R {
-    own(|own| body(&own.locks_held))
-}
 
 /// A spin lock that gives the processor away while it waits.
 pub struct SpinLock<T> {
@@ -40,17 +34,18 @@ impl<T> SpinLock<T> {
 
     /// Takes the lock if it is open.
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
+        held::hold(Kind::Spin);
         if self.taken.swap(true, Ordering::Acquire) {
+            held::let_go(Kind::Spin);
             return None;
         }
-        held(|held| held.set(held.get() + 1));
         Some(SpinGuard(self))
     }
 
     /// Waits for the lock. `None` if this thread holds any such lock already: it is in a
     /// signal handler, or would wait for itself.
     pub fn lock(&self) -> Option<SpinGuard<'_, T>> {
-        if held(Cell::get) != 0 {
+        if is_any_held() {
             return self.try_lock();
         }
         let mut looks = 0_u64;
@@ -104,14 +99,14 @@ fn this_thread() -> usize {
     own(|own| core::ptr::from_ref(own) as usize)
 }
 
-/// Whether this thread holds a lock: it is in a signal handler on top of a hook.
+/// Whether this thread holds such a lock: it is in a signal handler on top of a hook, and may wait for nothing.
 pub fn is_any_held() -> bool {
-    held(Cell::get) != 0
+    held::is_held(Kind::Spin)
 }
 
 /// Forgets what the forking thread held across the fork, in both processes.
 pub fn forget_held() {
-    held(|held| held.set(0));
+    held::forget();
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -132,7 +127,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
-        held(|held| held.set(held.get().saturating_sub(1)));
+        held::let_go(Kind::Spin);
     }
 }
 

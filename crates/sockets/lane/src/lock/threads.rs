@@ -129,6 +129,15 @@ pub(super) fn take_place() -> Option<u32> {
     None
 }
 
+/// The calling thread, whose word this is, is not to be found by it any more.
+pub(super) fn leave_place(word: u32) {
+    if word & IS_PLACE != 0
+        && let Some(shared) = shared()
+    {
+        shared.places[word as usize % PLACES].leave();
+    }
+}
+
 /// Whether the thread of a word is dead; `None` for a word that is a number.
 pub(super) fn is_dead(word: u32) -> Option<bool> {
     if word & IS_PLACE == 0 {

@@ -123,6 +123,8 @@ mod descriptors;
 mod inside;
 mod io;
 #[cfg(target_arch = "x86_64")]
+mod jumps;
+#[cfg(target_arch = "x86_64")]
 mod plugins;
 pub mod process;
 mod sockets;
