@@ -13,6 +13,7 @@ pub mod errno;
 pub mod holders;
 pub mod image;
 pub mod local_fd;
+pub mod locked;
 pub mod mapping;
 pub mod memfd;
 pub mod mount;

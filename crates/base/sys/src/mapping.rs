@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
+use crate::locked;
 use core::ptr::NonNull;
 
 /// Memory that is mapped shared. Unmapped when dropped.
@@ -58,10 +59,14 @@ impl Mapping {
     fn map(bytes: usize, prot: i32, kind: i32, fd: i32, offset: i64) -> Result<Self, Errno> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | kind;
         // SAFETY: a new mapping at an address the kernel picks touches nothing that exists.
-        let address = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, fd, offset) };
+        let map = || unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, fd, offset) };
+        let address = locked::unlocked(bytes, map);
         if address == libc::MAP_FAILED {
             // SAFETY: errno of this thread, set by the failed call.
             return Err(Errno(unsafe { *libc::__errno_location() }));
+        }
+        if kind == libc::MAP_ANONYMOUS {
+            locked::note(address as usize, bytes);
         }
         match NonNull::new(address.cast::<u8>()) {
             Some(base) => Ok(Self { base, bytes }),
@@ -89,6 +94,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        locked::forget(self.base.as_ptr() as usize);
         // SAFETY: the range was mapped by `map` and nobody else unmaps it.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.bytes);

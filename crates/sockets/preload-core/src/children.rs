@@ -402,6 +402,7 @@ fn map() -> Option<NonNull<Row>> {
 fn unmap(row: *mut Row) {
     // SAFETY: mapped by `map`, and in no list any more.
     unsafe {
+        sluice_sys::locked::forget(row as usize);
         libc::munmap(row.cast(), size_of::<Row>());
     }
 }

@@ -13,6 +13,7 @@ use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::Geometry;
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
+use sluice_sys::locked;
 use sluice_sys::memfd::{self, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
 
@@ -228,7 +229,7 @@ fn replace(
     };
     // SAFETY: the range belongs to this module, was mapped before and stays mapped with the same
     // access; code that still looks at it finds other values, as from any hostile peer.
-    let mapped = unsafe {
+    let map = || unsafe {
         libc::mmap(
             address as *mut _,
             bytes,
@@ -238,8 +239,13 @@ fn replace(
             offset,
         )
     };
+    let mapped = locked::unlocked(bytes, map);
     if mapped == libc::MAP_FAILED {
         return None;
+    }
+    match file {
+        Some(_) => locked::forget(mapped as usize),
+        None => locked::note(mapped as usize, bytes),
     }
     NonNull::new(mapped.cast())
 }

@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use sluice_sys::raw;
+use sluice_sys::{locked, raw};
 
 /// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
 /// refuse.
@@ -14,7 +14,7 @@ pub const LOWEST_ADDRESS: usize = 4096;
 /// nothing.
 pub fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
     // SAFETY: a new private mapping at an address of the kernel's choice.
-    let address = unsafe {
+    let map = || unsafe {
         libc::mmap(
             core::ptr::null_mut(),
             bytes,
@@ -24,9 +24,11 @@ pub fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
             0,
         )
     };
+    let address = locked::unlocked(bytes, map);
     if address == libc::MAP_FAILED {
         None
     } else {
+        locked::note(address as usize, bytes);
         NonNull::new(address.cast())
     }
 }
@@ -93,6 +95,7 @@ impl Drop for Scratch {
         if self.bytes == POOLED_BYTES && POOL.iter().any(is_kept) {
             return;
         }
+        locked::forget(self.base.as_ptr() as usize);
         // SAFETY: mapped by `zeroed`, and nobody's any more.
         unsafe { raw::syscall2(libc::SYS_munmap, self.base.as_ptr() as usize, self.bytes) };
     }

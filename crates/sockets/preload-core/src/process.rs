@@ -16,7 +16,7 @@ use core::ffi::{c_char, c_int};
 use sluice_lane::confined;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
-use sluice_sys::{raw, tcp};
+use sluice_sys::{locked, raw, tcp};
 
 /// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN`, less one).
 const NAME_BYTES_MAX: usize = 15;
@@ -212,6 +212,7 @@ pub fn before_confinement() {
         &mut |_, _| {},
     );
     this_process::set_confined(true);
+    locked::leave_alone();
     confined::refuse();
     link::leave();
 }

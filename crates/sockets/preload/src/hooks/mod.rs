@@ -124,6 +124,7 @@ mod inside;
 mod io;
 #[cfg(target_arch = "x86_64")]
 mod jumps;
+mod memory;
 #[cfg(target_arch = "x86_64")]
 mod plugins;
 pub mod process;

@@ -1,6 +1,6 @@
 //! `syscall(2)`: some programs make socket calls through it (node closes its sockets so).
 
-use super::{descriptors, inside, io, process, sockets, transfer, wait};
+use super::{descriptors, inside, io, memory, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
 use sluice_preload_core::epoll::Timeout;
 use sluice_preload_core::memory::LOWEST_ADDRESS;
@@ -127,6 +127,8 @@ hooks! {
                     inside::before_io_submit(b as isize, c as _);
                     (real().syscall)(number, a, b, c, d, e, f)
                 }
+                libc::SYS_mlockall => memory::mlockall(a as c_int).into(),
+                libc::SYS_munlockall => memory::munlockall().into(),
                 libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
                 _ => (real().syscall)(number, a, b, c, d, e, f),
             }
