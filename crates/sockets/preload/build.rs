@@ -3,5 +3,7 @@
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // The list of hooks is the library's own (src/hooks/mod.rs).
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,start-stop-visibility=hidden");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -525,13 +525,22 @@ impl End {
 
     /// Ring bytes that the program has not read.
     pub fn unread_ring_bytes(&self, generation: u32, fd: i32) -> usize {
+        self.ring_bytes_behind(generation, fd, u64::MAX)
+    }
+
+    /// The same, where the kernel has `queued` bytes: none while some that come before the ring's are on their way to the
+    /// kernel still, since no read gets at the ring's before.
+    pub fn ring_bytes_behind(&self, generation: u32, fd: i32, queued: u64) -> usize {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return 0;
         };
         match self.incoming() {
             Some(into) if self.is_enabled() => {
                 self.pass_over(fd, &mut rx, &into);
-                rx.stream.consumer().available(&into).unwrap_or(0)
+                let available = rx.stream.consumer().available(&into).unwrap_or(0);
+                // Looked at behind the ring, whose bytes come with their switch offset.
+                let is_cut_off = !rx.stream.is_uncounted() && rx.stream.owed(&into) > queued;
+                if is_cut_off { 0 } else { available }
             }
             _ => 0,
         }

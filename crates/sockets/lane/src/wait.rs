@@ -230,13 +230,23 @@ pub struct Announced {
     generation: u32,
 }
 
+/// Why a thread must not sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The ring has bytes, or is about to have.
+    Awake,
+    /// It is in a signal handler, on top of a call that has the connection in hand and goes on only behind it.
+    Reentered,
+}
+
 /// Announces that a thread is about to sleep in the kernel until the socket is readable, by
-/// poll or select. `None` when it must not: the ring has bytes, or is about to have.
-pub fn announce(end: &End, generation: u32) -> Option<Announced> {
+/// poll or select.
+pub fn announce(end: &End, generation: u32) -> Result<Announced, Refused> {
     let mut rx = match end.lock_rx(generation) {
         Locked::Held(rx) => rx,
-        Locked::Gone | Locked::Reentered => {
-            return Some(Announced {
+        Locked::Reentered => return Err(Refused::Reentered),
+        Locked::Gone => {
+            return Ok(Announced {
                 into: None,
                 generation: generation.wrapping_sub(1),
             });
@@ -248,10 +258,10 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
         && !rx.stream.announce_wait(&into, end.has_sender())
     {
         count(&end.rx.in_kernel, -1);
-        return None;
+        return Err(Refused::Awake);
     }
     end.events.slept();
-    Some(Announced { into, generation })
+    Ok(Announced { into, generation })
 }
 
 /// Takes an announcement back.

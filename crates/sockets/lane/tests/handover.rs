@@ -38,6 +38,28 @@ fn bytes_go_by_tcp_then_ring_then_tcp() {
 }
 
 #[test]
+fn ring_bytes_count_only_when_all_that_comes_before_them_is_there() {
+    let pair = Pair::announced(SMALL_RING);
+    assert_eq!(pair.a.send(&bytes_at(0, 100), false), Ok(100));
+    assert!(pair.a.attach() && pair.b.attach());
+    let mut got = [0; 500];
+    assert_eq!(pair.b.recv(&mut got[..50], BLOCK), Ok(50));
+    assert_eq!(pair.a.send(&bytes_at(100, 200), false), Ok(200));
+    let count = |queued| {
+        pair.b
+            .end
+            .ring_bytes_behind(pair.b.generation, pair.b.fd, queued)
+    };
+    // 50 bytes come by TCP first.
+    assert_eq!(
+        [count(0), count(49), count(50), count(51)],
+        [0, 0, 200, 200]
+    );
+    assert_eq!(pair.b.recv(&mut got[..50], BLOCK), Ok(50));
+    assert_eq!(count(0), 200);
+}
+
+#[test]
 fn sender_killed_between_busy_flag_and_publication() {
     let pair = Pair::enabled(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
@@ -310,7 +332,11 @@ fn lane_assigned_twice_is_the_same_lane() {
     assert!(pair.a.attach());
     // A thread in poll, which keeps an end from enabling.
     let asleep = sluice_lane::wait::announce(pair.a.end, pair.a.generation);
-    assert!(asleep.is_none(), "the ring has bytes");
+    assert_eq!(
+        asleep.err(),
+        Some(wait::Refused::Awake),
+        "the ring has bytes"
+    );
     let mut got = [0; 10];
     assert_eq!(pair.a.recv(&mut got, DONTWAIT), Ok(10));
 }

@@ -69,7 +69,7 @@ fn use_all(side: Side, seed: u64, time: Duration) {
                 reclaim::look(side.end, side.generation, side.fd);
                 let _ = side.end.unread_ring_bytes(side.generation, side.fd);
                 let _ = side.end.unacked_ring_bytes(side.generation);
-                if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
+                if let Ok(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
                     sluice_lane::wait::withdraw(side.end, asleep);
                 }
             }

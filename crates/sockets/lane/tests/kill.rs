@@ -275,7 +275,7 @@ fn one_of_two_reading_processes_is_killed() {
         // Sleepers that come and go make the stream change between TCP and ring.
         let moments = random.below(300);
         for _ in 0..moments {
-            if let Some(asleep) = sluice_lane::wait::announce(pair.b.end, pair.b.generation) {
+            if let Ok(asleep) = sluice_lane::wait::announce(pair.b.end, pair.b.generation) {
                 sluice_lane::wait::withdraw(pair.b.end, asleep);
             }
             std::thread::sleep(Duration::from_micros(5));

@@ -44,5 +44,9 @@ fn ring_with_the_next_bytes() {
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     assert!(pair.b.look().is_some_and(|ready| ready.readable));
     let announced = wait::announce(pair.b.end, pair.b.generation);
-    assert!(announced.is_none(), "nobody would wake the sleeper");
+    assert_eq!(
+        announced.err(),
+        Some(wait::Refused::Awake),
+        "nobody would wake the sleeper"
+    );
 }

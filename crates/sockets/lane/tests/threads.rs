@@ -130,7 +130,7 @@ fn two_writers_and_two_readers_at_once() {
 #[test]
 fn two_writers_and_two_readers_and_a_poller_that_falls_asleep_now_and_then() {
     run(Pair::enabled(SMALL_RING), true, |side| {
-        if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
+        if let Ok(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
             std::thread::yield_now();
             sluice_lane::wait::withdraw(side.end, asleep);
         }

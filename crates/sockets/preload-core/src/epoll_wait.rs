@@ -10,7 +10,7 @@ use crate::epoll::state::{State, tagged};
 use crate::lock::SpinGuard;
 use crate::memory::LOWEST_ADDRESS;
 use crate::messages;
-use crate::real::cancellation_point;
+use crate::real::{cancellation_point, set_errno};
 use crate::waiting::{Timeout, Wait};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -130,7 +130,7 @@ fn wait_with_lanes(waiter: &mut Waiter, max: c_int, timeout: Timeout) -> c_int {
     loop {
         messages::check();
         let Some((count, hot, lanes)) = waiter.take_rings() else {
-            return (waiter.kernel)(waiter.events, max, timeout);
+            return waiter.look_from_handler();
         };
         if count > 0 {
             this_wait.found(&this.gaps);
@@ -237,6 +237,18 @@ impl Waiter<'_> {
             0 if start_ns == 0 => Err(timeout),
             0 => Err(timeout.after(now_ns().saturating_sub(start_ns))),
             kept => Ok(kept),
+        }
+    }
+
+    /// In a signal handler on top of a call that has the instance in hand: what the kernel has at once. There is no sleeping
+    /// here, as nobody would know of it.
+    fn look_from_handler(&mut self) -> c_int {
+        match (self.kernel)(self.events, self.max as c_int, Timeout::Ns(0)) {
+            0 => {
+                set_errno(libc::EINTR);
+                -1
+            }
+            found => found,
         }
     }
 
@@ -531,7 +543,7 @@ impl Waiter<'_> {
     fn sleep(&mut self, left: Timeout, spinner: &Spinner) -> Option<c_int> {
         {
             let Some(mut state) = self.this.lock() else {
-                return Some((self.kernel)(self.events, self.max as c_int, left));
+                return Some(self.look_from_handler());
             };
             state.announce_sleep();
         }

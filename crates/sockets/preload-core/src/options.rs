@@ -164,7 +164,8 @@ pub unsafe fn ioctl(conn: &Conn, request: c_ulong, arg: usize) -> c_int {
         match request {
             r if r == libc::FIONBIO as c_ulong => conn.end.set_nonblocking(*value != 0),
             r if r == libc::FIONREAD as c_ulong => {
-                let unread = conn.end.unread_ring_bytes(conn.generation, conn.fd);
+                let queued = u64::try_from(*value).unwrap_or(0);
+                let unread = conn.end.ring_bytes_behind(conn.generation, conn.fd, queued);
                 *value = (*value).saturating_add(c_int::try_from(unread).unwrap_or(c_int::MAX));
             }
             r if r == libc::TIOCOUTQ as c_ulong || r == SIOCOUTQNSD => {

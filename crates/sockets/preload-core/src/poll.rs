@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
 use sluice_lane::end::{End, State};
 use sluice_lane::spin::{Gaps, Spinner};
-use sluice_lane::wait::{self, Announced, Ready};
+use sluice_lane::wait::{self, Announced, Ready, Refused};
 use sluice_waiting::kernel::Next;
 use sluice_waiting::limits::LIMITS;
 
@@ -260,7 +260,7 @@ fn sleep(
     spinner: &Spinner,
     kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
 ) -> Option<c_int> {
-    let mut may_sleep = true;
+    let (mut may_sleep, mut is_interrupted) = (true, false);
     let mut instances = Vec::new();
     for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
         match fds::get(entry.fd) {
@@ -268,8 +268,13 @@ fn sleep(
                 let Some(conn) = conn::from_entry(entry.fd, index, generation) else {
                     continue;
                 };
-                slot.announced = wait::announce(conn.end, generation).map(|it| (conn.end, it));
-                may_sleep &= slot.announced.is_some();
+                match wait::announce(conn.end, generation) {
+                    Ok(announced) => slot.announced = Some((conn.end, announced)),
+                    Err(refused) => {
+                        may_sleep = false;
+                        is_interrupted = refused == Refused::Reentered;
+                    }
+                }
             }
             Entry::Epoll { index } => {
                 instances.push(epoll::enter_sleep(index));
@@ -299,6 +304,11 @@ fn sleep(
         epoll::leave_sleep(asleep);
     }
     drop(instances);
+    if is_interrupted {
+        // What is waited for comes only behind the handler that waits.
+        set_errno(libc::EINTR);
+        return Some(-1);
+    }
     set_errno(before);
     result
 }

@@ -206,7 +206,7 @@ pub fn watched_from_outside(fd: i32) {
     match fds::get(fd) {
         Entry::Conn { .. } => {
             if let Some(conn) = crate::conn::get(fd) {
-                conn.pin(Reason::TooManyWatchers);
+                crate::export::export(&conn, Reason::TooManyWatchers);
             }
         }
         Entry::Socket => {

@@ -5,21 +5,37 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::aiocb;
 use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, conn, export};
+use sluice_preload_core::{Reason, conn, export, to_c};
+use sluice_sys::errno::Errno;
 
-/// The kernel is to carry this connection from here on.
-fn leave_lane(fd: c_int) {
-    if let Some(conn) = conn::get(fd) {
-        export::export(&conn, Reason::KernelCall);
+/// The kernel is to carry this connection from here on. Whether it has all bytes that are unread: they stay in the ring
+/// when the peer does not take them back, because it is stopped.
+fn leave_lane(fd: c_int) -> bool {
+    conn::get(fd).is_none_or(|conn| export::export(&conn, Reason::KernelCall))
+}
+
+/// The same before a read, which would miss what is in the ring: `EAGAIN` then, of which programs know that
+/// it goes by (aio_read(3), io_submit(2)).
+fn leave_lane_to_read(fd: c_int) -> Result<(), Errno> {
+    match leave_lane(fd) {
+        true => Ok(()),
+        false => Err(Errno::AGAIN),
     }
 }
 
 /// # Safety
 /// `request` is null or points to a control block, as the program's call demands.
-unsafe fn leave_lane_of(request: *const aiocb) {
-    if !request.is_null() {
-        // SAFETY: the caller's.
-        leave_lane(unsafe { (*request).aio_fildes });
+unsafe fn leave_lane_of(request: *const aiocb) -> Result<(), Errno> {
+    if request.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's.
+    let (fd, operation) = unsafe { ((*request).aio_fildes, (*request).aio_lio_opcode) };
+    let left = leave_lane_to_read(fd);
+    if operation == libc::LIO_READ {
+        left
+    } else {
+        Ok(())
     }
 }
 
@@ -37,19 +53,27 @@ pub(super) struct Iocb {
 ///
 /// # Safety
 /// `list` has `count` entries, each null or a control block, as the call demands.
-pub(super) unsafe fn before_io_submit(count: isize, list: *const *const Iocb) {
+pub(super) unsafe fn before_io_submit(count: isize, list: *const *const Iocb) -> Result<(), Errno> {
+    /// `IOCB_CMD_PREAD`, `IOCB_CMD_POLL` and `IOCB_CMD_PREADV`.
+    const READS: [u16; 3] = [0, 5, 7];
     if (list as usize) < LOWEST_ADDRESS {
-        return;
+        return Ok(());
     }
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the caller's promise.
         unsafe {
             let request = list.add(at).read_unaligned();
             if request as usize >= LOWEST_ADDRESS {
-                leave_lane((&raw const (*request).fildes).read_unaligned() as c_int);
+                let fd = (&raw const (*request).fildes).read_unaligned() as c_int;
+                let operation = (&raw const (*request).opcode).read_unaligned();
+                let left = leave_lane_to_read(fd);
+                if READS.contains(&operation) {
+                    left?;
+                }
             }
         }
     }
+    Ok(())
 }
 
 hooks! {
@@ -69,7 +93,9 @@ hooks! {
     fn aio_read(request: *mut aiocb) -> c_int {
         // SAFETY: the program's own control block, or null.
         unsafe {
-            leave_lane_of(request);
+            if !request.is_null() && let Err(errno) = leave_lane_to_read((*request).aio_fildes) {
+                return to_c(Err(errno)) as c_int;
+            }
             (real().aio_read)(request)
         }
     }
@@ -77,7 +103,9 @@ hooks! {
     fn aio_write(request: *mut aiocb) -> c_int {
         // SAFETY: the program's own control block, or null.
         unsafe {
-            leave_lane_of(request);
+            if !request.is_null() {
+                leave_lane((*request).aio_fildes);
+            }
             (real().aio_write)(request)
         }
     }
@@ -86,7 +114,9 @@ hooks! {
         // SAFETY: the program's own list, of `count` entries, each a control block or null.
         unsafe {
             for at in 0..usize::try_from(count).unwrap_or(0) {
-                leave_lane_of(*list.add(at));
+                if let Err(errno) = leave_lane_of(*list.add(at)) {
+                    return to_c(Err(errno)) as c_int;
+                }
             }
             (real().lio_listio)(mode, list, count, event)
         }

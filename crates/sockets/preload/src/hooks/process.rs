@@ -238,6 +238,7 @@ aliases! {
     fn __fork() -> pid_t = fork;
     fn __waitpid(which: pid_t, status: *mut c_int, options: c_int) -> pid_t = waitpid;
     fn __wait(status: *mut c_int) -> pid_t = wait;
+    fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut c_void = popen;
 }
 
 /// Called by `vfork` below, and by `sluice-static` before Go's own; returns the real one.
@@ -256,19 +257,27 @@ pub extern "C" fn sluice_decline() {
 /// vfork returns twice on the caller's stack, so no frame of ours may lie between: a tail jump.
 /// Naked functions, unlike symbols of `global_asm!`, are exported from the library.
 #[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn vfork() -> pid_t {
-    core::arch::naked_asm!(
-        "sub rsp, 8",
-        "call {before}",
-        "add rsp, 8",
-        "jmp rax",
-        before = sym sluice_before_vfork,
-    )
+macro_rules! vfork {
+    ($name:ident) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> pid_t {
+            core::arch::naked_asm!(
+                "sub rsp, 8",
+                "call {before}",
+                "add rsp, 8",
+                "jmp rax",
+                before = sym sluice_before_vfork,
+            )
+        }
+        register!($name);
+    };
 }
+
 #[cfg(target_arch = "x86_64")]
-register!(vfork);
+vfork!(vfork);
+#[cfg(target_arch = "x86_64")]
+vfork!(__vfork);
 
 /// Called by `execl`, `execlp` and `execle` below. `block` is what lies on the stack: the words
 /// that came in the five registers behind the path, the return address, then the other words.

@@ -6,7 +6,7 @@ use sluice_preload_core::epoll::Timeout;
 use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::{real, set_errno};
 use sluice_preload_core::{
-    gateway, poll as poll_core, process as core_process, this_process, uring,
+    gateway, poll as poll_core, process as core_process, this_process, to_c, uring,
 };
 
 hooks! {
@@ -124,11 +124,16 @@ hooks! {
                     (real().syscall)(number, a, b, c, d, e, f)
                 }
                 libc::SYS_io_submit => {
-                    inside::before_io_submit(b as isize, c as _);
-                    (real().syscall)(number, a, b, c, d, e, f)
+                    match inside::before_io_submit(b as isize, c as _) {
+                        Ok(()) => (real().syscall)(number, a, b, c, d, e, f),
+                        Err(errno) => to_c(Err(errno)) as c_long,
+                    }
                 }
                 libc::SYS_mlockall => memory::mlockall(a as c_int).into(),
                 libc::SYS_munlockall => memory::munlockall().into(),
+                libc::SYS_execveat => {
+                    process::execveat(a as c_int, b as _, c as _, d as _, e as c_int).into()
+                }
                 libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
                 _ => (real().syscall)(number, a, b, c, d, e, f),
             }

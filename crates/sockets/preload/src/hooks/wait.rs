@@ -9,12 +9,24 @@ use sluice_preload_core::memory::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
 use sluice_preload_core::{epoll_wait, poll as poll_core, this_process};
 
+/// The kernel refuses a poll of more entries than that (poll(2)).
+fn open_files_max() -> nfds_t {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call writes one struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// The entries of a poll that concerns us.
 ///
 /// # Safety
 /// As poll(2).
 unsafe fn entries<'a>(entries: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if count == 0 || (entries as usize) < LOWEST_ADDRESS || count > fds::FDS_MAX as nfds_t {
+    let is_refused = |count| count > fds::FDS_MAX as nfds_t && count > open_files_max();
+    if count == 0 || (entries as usize) < LOWEST_ADDRESS || is_refused(count) {
         return None;
     }
     // SAFETY: the caller's promise.
