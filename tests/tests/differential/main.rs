@@ -1,6 +1,8 @@
 //! Every program of `tests/apps`, run plainly and under `sluice run`: what it
 //! prints, its standard error and its exit status must be the same.
 
+mod hooks;
+
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, RwLock};
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let trials = apps
         .iter()
         .flat_map(|app| trials_of(app, &machine))
+        .chain(hooks::trials())
         .collect();
     suite::run(trials, 2).exit_code()
 }
