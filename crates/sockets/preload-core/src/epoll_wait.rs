@@ -7,6 +7,7 @@ use crate::epoll::item::{Glance, IN, Kind, RDNORM};
 use crate::epoll::oneshot::{Report, labelled};
 use crate::epoll::sleepers::{enter_children, glance, withdraw, withdraw_all};
 use crate::epoll::state::{State, tagged};
+use crate::event_times::{EVENTS_MAX, Times};
 use crate::lock::SpinGuard;
 use crate::memory::LOWEST_ADDRESS;
 use crate::messages;
@@ -25,9 +26,6 @@ use sluice_waiting::limits::LIMITS;
 /// much to do by TCP finds the next of it there, without polling. A call that would not poll asks it by
 /// going to sleep. More than reports of one event make of it in between.
 const KERNEL_FIRST: u32 = 16;
-/// Events that one call reports. They lie on its stack with the times of their writes, by which they
-/// are put in order.
-const EVENTS_MAX: usize = 128;
 /// Looks at the kernel for one report, behind the first. A second one is for what went by rings during
 /// the first.
 const LOOKS_MAX: u32 = 3;
@@ -87,7 +85,7 @@ pub unsafe fn wait(
         max: max as usize,
         kernel,
         call: 0,
-        written_ns: [0; EVENTS_MAX],
+        times: Times::default(),
         asked_ns: 0,
         has_kernels: false,
         unmarked: 0,
@@ -178,8 +176,8 @@ struct Waiter<'k> {
     kernel: &'k mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
     /// The number of this call, once it has taken reports.
     call: u64,
-    /// When what each event reports was written; 0 for unknown.
-    written_ns: [u64; EVENTS_MAX],
+    /// When what each event reports was written.
+    times: Times,
     /// When the kernel was last asked.
     asked_ns: u64,
     /// It had something for this call.
@@ -359,7 +357,7 @@ impl Waiter<'_> {
                 Some((_, known)) => known.events |= event.events,
                 None => {
                     behind[left] = event;
-                    self.written_ns[count + left] = self.written_ns[count + at];
+                    self.times.set(count + left, self.times.get(count + at));
                     left += 1;
                 }
             }
@@ -378,7 +376,7 @@ impl Waiter<'_> {
         }
         for at in count..(count + kept).min(EVENTS_MAX) {
             // Which may be known better.
-            self.written_ns[at] = self.written_ns[at].max(before);
+            self.times.raise(at, before);
             self.unmarked |= 1 << at;
         }
         self.asked_ns = since_ns;
@@ -433,13 +431,13 @@ impl Waiter<'_> {
         for at in 0..count {
             if self.unmarked & 1 << at != 0 {
                 // What they wrote without a lane is most likely this.
-                self.written_ns[at] = self.written_ns[at].max(tcp_began_ns);
+                self.times.raise(at, tcp_began_ns);
             }
         }
         for end in 1..count {
             let mut at = end;
-            while at > 0 && self.written_ns[at - 1] > self.written_ns[at] {
-                self.written_ns.swap(at - 1, at);
+            while at > 0 && self.times.get(at - 1) > self.times.get(at) {
+                self.times.swap(at - 1, at);
                 // SAFETY: both are below `count`, the number of events in the array.
                 unsafe { self.events.add(at - 1).swap(self.events.add(at)) };
                 at -= 1;
@@ -502,9 +500,7 @@ impl Waiter<'_> {
                     let event = epoll_event { u64: data, ..event };
                     // SAFETY: `kept` is at most `at`.
                     unsafe { *events.add(kept) = event };
-                    if let Some(written_ns) = self.written_ns.get_mut(first + kept) {
-                        *written_ns = before_ns;
-                    }
+                    self.times.set(first + kept, before_ns);
                     kept += 1;
                     continue;
                 }
@@ -668,7 +664,7 @@ impl Waiter<'_> {
                         u64: item.data,
                     };
                 }
-                self.written_ns[at] = look.written_ns;
+                self.times.set(at, look.written_ns);
                 if look.events & (IN | RDNORM) != 0 {
                     self.note_writer(look.parking);
                 }

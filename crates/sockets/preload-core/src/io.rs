@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
-use crate::memory::LOWEST_ADDRESS;
+use crate::memory::{LOWEST_ADDRESS, Scratch};
 use crate::real::{cancellation_point, errno, real};
 use crate::{epoll, messages, to_c};
 use core::ffi::{c_int, c_void};
@@ -16,11 +16,14 @@ use sluice_lane::reason::Reason;
 use sluice_lane::{Piece, parking, receive, send};
 use sluice_sys::errno::Errno;
 
-/// Pieces of a `readv` that go to the kernel in one call when it does not get the whole.
-const PARTS_MAX: usize = 64;
+/// Pieces of a call that are put together on the thread's stack, where the kernel does not get the whole.
+const PARTS_FEW: usize = 8;
 /// The kernel refuses calls with more pieces (`UIO_MAXIOV`).
 const IOV_MAX: usize = 1024;
 
+/// Bytes that are thrown away at one time, where there is memory for so many, and where not.
+const DISCARD_MAX: usize = 64 * 1024;
+const DISCARD_FEW: usize = 64;
 /// Flags with which a read is the kernel's alone, and the connection stays on TCP.
 const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
 /// Flags with which a write is the kernel's alone, and the connection stays on TCP.
@@ -64,6 +67,17 @@ fn recv_parts(fd: c_int, parts: &[iovec], flags: c_int) -> isize {
     }
 }
 
+/// The same for a write.
+fn send_parts(fd: c_int, parts: &mut [iovec], flags: c_int) -> isize {
+    // SAFETY: the parts lie in the program's buffers.
+    unsafe {
+        let mut message: msghdr = core::mem::zeroed();
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        (real().sendmsg)(fd, &raw const message, flags)
+    }
+}
+
 /// A read to a bad address: waits as the call would, and fails if there is something to read.
 fn read_nowhere(conn: &Conn, flags: c_int) -> Result<usize, Errno> {
     let mut byte = [0_u8; 1];
@@ -90,15 +104,29 @@ fn dontwait(piece: Piece, flags: c_int) -> c_int {
     }
 }
 
-/// The parts of `piece`, at most [`PARTS_MAX`] of them.
-fn cut(parts: &[iovec], piece: Piece) -> ([iovec; PARTS_MAX], usize) {
-    let mut out = [iovec {
+/// Calls `call` with the parts of `piece`: all of them, or as many as there is memory for.
+fn with_parts<R>(parts: &[iovec], piece: Piece, call: impl FnOnce(&mut [iovec]) -> R) -> R {
+    let none = iovec {
         iov_base: null_mut(),
         iov_len: 0,
-    }; PARTS_MAX];
+    };
+    if parts.len() > PARTS_FEW
+        && let Some(mut scratch) = Scratch::take(size_of_val(parts))
+    {
+        let room = scratch.fill(parts.len(), none);
+        let count = cut(parts, piece, room);
+        return call(&mut room[..count]);
+    }
+    let mut room = [none; PARTS_FEW];
+    let count = cut(parts, piece, &mut room);
+    call(&mut room[..count])
+}
+
+/// Writes the parts of `piece` to `out`, as far as there is room. How many those are.
+fn cut(parts: &[iovec], piece: Piece, out: &mut [iovec]) -> usize {
     let (mut count, mut skip, mut left) = (0, piece.skip, piece.limit);
     for part in parts {
-        if count == PARTS_MAX || left == 0 {
+        if count == out.len() || left == 0 {
             break;
         }
         if skip >= part.iov_len {
@@ -112,7 +140,7 @@ fn cut(parts: &[iovec], piece: Piece) -> ([iovec; PARTS_MAX], usize) {
         };
         (count, left, skip) = (count + 1, left - len, 0);
     }
-    (out, count)
+    count
 }
 
 /// A read of any form. `whole` is the program's own call, used when the kernel gets all of it.
@@ -170,14 +198,7 @@ fn read_parts(
         from_c(received(if piece.skip == 0 && piece.limit == total {
             whole(flags)
         } else {
-            let (mut parts, count) = cut(parts, piece);
-            // SAFETY: the pieces lie in the program's buffers.
-            unsafe {
-                let mut message: msghdr = core::mem::zeroed();
-                message.msg_iov = parts.as_mut_ptr();
-                message.msg_iovlen = count;
-                (real().recvmsg)(fd, &raw mut message, flags)
-            }
+            with_parts(parts, piece, |parts| recv_parts(fd, parts, flags))
         }))
     });
     if conn.end.state() == State::Tracked && !conn.end.is_wait_seen() {
@@ -192,21 +213,19 @@ fn read_parts(
 /// `MSG_TRUNC` on TCP: the bytes are thrown away and only counted (tcp(7)).
 fn discard(conn: &Conn, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let wanted = sluice_lane::parts_bytes(parts);
-    // All parts are the same buffer.
-    let mut scratch = [0_u8; 512];
-    let parts = [part(scratch.as_mut_ptr().cast(), scratch.len())[0]; PARTS_MAX];
+    let mut few = [0_u8; DISCARD_FEW];
+    let mut scratch = Scratch::take(wanted.min(DISCARD_MAX));
+    let room = match &mut scratch {
+        Some(scratch) => scratch.bytes(),
+        None => &mut few[..],
+    };
     let mut flags = flags & !libc::MSG_TRUNC;
     let mut done = 0;
     loop {
-        let piece = Piece {
-            skip: 0,
-            limit: wanted - done,
-            dontwait: false,
-        };
-        let (parts, count) = cut(&parts, piece);
-        let len = sluice_lane::parts_bytes(&parts[..count]);
-        let result = read_parts(conn, &parts[..count], flags, &mut |flags| {
-            recv_parts(conn.fd, &parts[..count], flags)
+        let len = room.len().min(wanted - done);
+        let parts = part(room.as_mut_ptr().cast(), len);
+        let result = read_parts(conn, &parts, flags, &mut |flags| {
+            recv_parts(conn.fd, &parts, flags)
         });
         match result {
             Ok(bytes) => done += bytes,
@@ -273,15 +292,11 @@ fn write_parts(
                 limit: piece.limit - done,
                 ..piece
             };
-            let (mut parts, count) = cut(parts, rest);
-            let wanted = sluice_lane::parts_bytes(&parts[..count]);
-            // SAFETY: the pieces lie in the program's buffers.
-            let sent = from_c(unsafe {
-                let mut message: msghdr = core::mem::zeroed();
-                message.msg_iov = parts.as_mut_ptr();
-                message.msg_iovlen = count;
-                (real().sendmsg)(fd, &raw const message, flags)
-            });
+            let mut wanted = 0;
+            let sent = from_c(with_parts(parts, rest, |parts| {
+                wanted = sluice_lane::parts_bytes(parts);
+                send_parts(fd, parts, flags)
+            }));
             match sent {
                 Ok(bytes) => {
                     done += bytes;

@@ -12,7 +12,7 @@
 //!
 //! | modules | what |
 //! |---|---|
-//! | [`config`], [`lock`], [`memory`], [`real`], `raw_address`, `machine`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
+//! | [`config`], [`lock`], [`memory`], `event_times`, [`real`], `raw_address`, `machine`, `own_stack`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
 //! | [`this_process`], [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
 //! | [`fds`], `closing`, `hiding` | descriptors |
 //! | [`ends`], [`conn`], [`children`], [`export`], [`unseen`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
@@ -35,6 +35,7 @@ pub mod descriptors;
 pub mod ends;
 pub mod epoll;
 pub mod epoll_wait;
+mod event_times;
 pub mod export;
 pub mod fds;
 pub mod gateway;
@@ -52,6 +53,7 @@ pub mod messages;
 mod nagle;
 pub mod options;
 pub mod outward;
+mod own_stack;
 mod own_status;
 pub mod passing;
 pub mod policy;

@@ -66,6 +66,22 @@ impl Scratch {
         unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
 
+    /// All of it as words.
+    pub fn words(&self) -> &[u64] {
+        // SAFETY: mapped memory of that length, page aligned, initialised by the kernel, and of this value alone.
+        unsafe {
+            let words = self.bytes / size_of::<u64>();
+            core::slice::from_raw_parts(self.base.as_ptr().cast(), words)
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        let words = self.bytes / size_of::<u64>();
+        // SAFETY: as above.
+        unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr().cast(), words) }
+    }
+
     /// The first `count` values of a type, each of which is `value`.
     pub fn fill<T: Copy>(&mut self, count: usize, value: T) -> &mut [T] {
         assert!(count * size_of::<T>() <= self.bytes && align_of::<T>() <= LOWEST_ADDRESS);

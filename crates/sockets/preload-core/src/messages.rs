@@ -3,7 +3,7 @@
 use crate::conn::{Conn, first_named};
 use crate::fds::{self, Entry};
 use crate::link::{self, BATCH_MESSAGES, EventFlag, Incoming};
-use crate::{config, epoll, lock, log, nagle, rings, stats, this_process, unseen};
+use crate::{config, epoll, lock, log, nagle, own_stack, rings, stats, this_process, unseen};
 use sluice_control::message::Lane;
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{Assignment, State};
@@ -36,6 +36,10 @@ pub fn check_daemon() {
 
 #[cold]
 fn take(flag: EventFlag) {
+    own_stack::run(|| take_here(flag));
+}
+
+fn take_here(flag: EventFlag) {
     if this_process::is_confined() || lock::is_any_held() {
         return;
     }

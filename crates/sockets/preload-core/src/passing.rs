@@ -9,18 +9,20 @@ mod wrapper;
 
 use crate::descriptors::arrived;
 use crate::export::{export, export_at_once};
+use crate::memory::Scratch;
 use crate::real::{errno, set_errno};
-use crate::{conn, log, to_c};
+use crate::{conn, log, own_stack, to_c};
 use core::ffi::c_int;
+use core::slice;
 use libc::{mmsghdr, msghdr};
 use sluice_lane::reason::Reason;
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
-/// Words of control data of a message that is changed before it is sent. The kernel takes no
-/// more than 253 descriptors in one (`SCM_MAX_FD`).
-const CONTROL_WORDS: usize = 512;
+/// The kernel takes no more descriptors in a message (`SCM_MAX_FD`).
 const FDS_MAX: usize = 253;
+/// It takes no more control data, as it is set up anywhere (`net.core.optmem_max`).
+const CONTROL_MAX: usize = 1 << 20;
 
 /// Calls `each` with where the descriptors in a message are.
 ///
@@ -109,7 +111,7 @@ pub unsafe fn send(
     unsafe {
         for_each_place(message, |place| {
             if let Some(conn) = conn::get(place.read_unaligned()) {
-                is_left |= !export_at_once(&conn, Reason::Shared);
+                is_left |= !own_stack::run(|| export_at_once(&conn, Reason::Shared));
             }
         });
     }
@@ -117,7 +119,7 @@ pub unsafe fn send(
         return call(message);
     }
     let before = errno();
-    let is_known = wrapper::is_received_by_sluice(fd);
+    let is_known = own_stack::run(|| wrapper::is_received_by_sluice(fd));
     set_errno(before);
     if !is_known {
         // SAFETY: the caller's promise.
@@ -127,43 +129,63 @@ pub unsafe fn send(
         };
     }
     // SAFETY: there are descriptors in it, so it is a message.
+    unsafe { send_wrapped(message, call) }
+}
+
+/// # Safety
+/// A message with descriptors.
+#[cold]
+unsafe fn send_wrapped(message: *const msghdr, call: impl FnOnce(*const msghdr) -> isize) -> isize {
+    // SAFETY: the caller's promise.
     let mut copy = unsafe { message.read() };
-    let len = copy.msg_controllen;
-    let mut control = [0_u64; CONTROL_WORDS];
-    if len > size_of_val(&control) {
-        return to_c(Err(Errno(libc::EBUSY)));
+    if copy.msg_controllen > CONTROL_MAX {
+        return to_c(Err(Errno(libc::ENOBUFS)));
     }
-    // SAFETY: the kernel would read as many bytes there, and `control` has room for them.
-    unsafe {
-        copy.msg_control
-            .cast::<u8>()
-            .copy_to_nonoverlapping(control.as_mut_ptr().cast(), len);
-    }
-    copy.msg_control = control.as_mut_ptr().cast();
-    let mut wrappers = [const { None::<Fd> }; FDS_MAX];
-    let mut free = wrappers.iter_mut();
-    let mut refused = None;
-    // SAFETY: the copy is one as well, with control data of its own.
-    unsafe {
-        for_each_place(&raw const copy, |place| {
-            let conn = conn::get(place.read_unaligned());
-            let Some(conn) = conn.filter(|conn| !conn.is_empty() || conn.end.has_gap()) else {
-                return;
-            };
-            match (wrapper::wrap(&conn), free.next()) {
-                (Some(wrapper), Some(slot)) => {
-                    log!(Info, "fd {}: passed on with its unread bytes", conn.fd);
-                    place.write_unaligned(wrapper.raw());
-                    *slot = Some(wrapper);
+    let memory = (
+        Scratch::take(copy.msg_controllen),
+        Scratch::take(FDS_MAX * size_of::<c_int>()),
+    );
+    let (Some(mut control), Some(mut wrappers)) = memory else {
+        return to_c(Err(Errno(libc::ENOBUFS)));
+    };
+    // SAFETY: the kernel would read as many bytes there.
+    let given = unsafe { slice::from_raw_parts(copy.msg_control.cast(), copy.msg_controllen) };
+    control.bytes()[..given.len()].copy_from_slice(given);
+    copy.msg_control = control.bytes().as_mut_ptr().cast();
+    let wrappers = wrappers.fill(FDS_MAX, -1);
+    let mut used = 0;
+    let refused = own_stack::run(|| {
+        let mut refused = None;
+        // SAFETY: the copy is a message as well, with control data of its own.
+        unsafe {
+            for_each_place(&raw const copy, |place| {
+                let conn = conn::get(place.read_unaligned());
+                let Some(conn) = conn.filter(|conn| !conn.is_empty() || conn.end.has_gap()) else {
+                    return;
+                };
+                match (wrapper::wrap(&conn), wrappers.get_mut(used)) {
+                    (Some(wrapper), Some(slot)) => {
+                        log!(Info, "fd {}: passed on with its unread bytes", conn.fd);
+                        place.write_unaligned(wrapper.raw());
+                        *slot = wrapper.into_raw();
+                        used += 1;
+                    }
+                    _ => refused = Some(refuse(conn.fd)),
                 }
-                _ => refused = Some(refuse(conn.fd)),
-            }
-        });
-    }
-    match refused {
+            });
+        }
+        refused
+    });
+    let result = match refused {
         None => call(&raw const copy),
         Some(errno) => to_c(Err(errno)),
+    };
+    let before = errno();
+    for wrapper in &wrappers[..used] {
+        drop(Fd::own(*wrapper));
     }
+    set_errno(before);
+    result
 }
 
 /// After a message was received: sockets in it may be connections.
@@ -175,9 +197,11 @@ pub unsafe fn received(message: *const msghdr, flags: c_int) {
     unsafe {
         for_each_place(message, |place| {
             let fd = place.read_unaligned();
-            if !wrapper::unwrap(fd, flags & libc::MSG_PEEK != 0) {
-                arrived(fd);
-            }
+            own_stack::run(|| {
+                if !wrapper::unwrap(fd, flags & libc::MSG_PEEK != 0) {
+                    arrived(fd);
+                }
+            });
         });
     }
 }

@@ -22,7 +22,7 @@ use sluice_waiting::limits::LIMITS;
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// Entries whose bookkeeping fits the stack.
-const SMALL: usize = 8;
+const SMALL: usize = 4;
 
 /// Gaps between the start of such a wait and its end, of the whole process.
 static GAPS: Gaps = Gaps::new();

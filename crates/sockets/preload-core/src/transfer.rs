@@ -17,7 +17,7 @@ use sluice_sys::raw;
 /// Bytes that pass through this process at a time, where there is memory for so many.
 const PIECE_BYTES: usize = 32 * 1024;
 /// The same on the program's stack.
-const SMALL_PIECE_BYTES: usize = 512;
+const SMALL_PIECE_BYTES: usize = 128;
 /// The most that Linux transfers in one call (`MAX_RW_COUNT`).
 const COUNT_MAX: usize = 0x7fff_f000;
 
