@@ -102,10 +102,9 @@ fn announced_once(copies: &str) -> Verdict<Verdict> {
         shown = lab.status(&[]);
         shown.contains("2 connections, 2 on a lane")
     })?;
-    ensure(
-        shown.contains("1 process started before the daemon"),
-        || shown.clone(),
-    )?;
+    ensure(shown.contains("1 process knew an earlier daemon"), || {
+        shown.clone()
+    })?;
     fs::write(&end, "")?;
     talk.finish(LIMIT)?.success()?;
     Ok(lab.require_lane_bytes(1000))

@@ -140,7 +140,8 @@ pub struct Process {
     pub uid: u32,
     /// The client, a fork of the same program, at which the connections of both are listed.
     pub shares_with: Option<u32>,
-    /// It was started before the daemon, which knows only of connections announced since.
+    /// It, or the process that it was forked from, knew an earlier daemon. This one knows only of connections announced
+    /// since.
     pub earlier: bool,
     pub connections: Vec<Connection>,
 }

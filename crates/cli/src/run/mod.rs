@@ -24,6 +24,8 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// Tells `sluice-static` which program to become.
 const STATIC_VARIABLE: &str = "SLUICE_STATIC";
+/// Tells the library that it is in the program that the user has named, and not in one that this starts.
+const STARTED_VARIABLE: &str = "SLUICE_RUN_PID";
 /// Tells the library where `sluice-static` is, for static programs that the program starts.
 const LOADER_VARIABLE: &str = "SLUICE_STATIC_LOADER";
 
@@ -57,6 +59,11 @@ pub fn run(args: RunArgs) -> Outcome {
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
+    if stats_file.is_none() {
+        // This process becomes the program.
+        let pid = std::process::id().to_string();
+        launch::set_variable(&mut environment, STARTED_VARIABLE, pid.into());
+    }
     let mut command = args.command;
     let mut argv0 = args.argv0;
     let loader = match args.includes_static {

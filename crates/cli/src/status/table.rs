@@ -75,7 +75,7 @@ fn heading(process: &Process, sharer: Option<&Process>, style: Style) -> String 
     // Writing to a String cannot fail.
     let _ = match sharer {
         Some(sharer) => writeln!(text, "shares the connections of pid {}", sharer.pid),
-        None if total == 0 && process.earlier => writeln!(text, "started before the daemon"),
+        None if total == 0 && process.earlier => writeln!(text, "knew an earlier daemon"),
         None if total == 0 => writeln!(text, "no connections"),
         None => writeln!(
             text,
@@ -157,7 +157,7 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
     if earlier > 0 {
         let _ = writeln!(
             text,
-            "{} started before the daemon; {} from then are not listed and keep their lanes",
+            "{} knew an earlier daemon; {} from then are not listed and keep their lanes",
             units::plural(earlier as u64, "process"),
             if earlier == 1 {
                 "its connections"
@@ -321,7 +321,7 @@ mod tests {
         let text = render(&after, Style::PLAIN, Some(100));
         assert!(!text.contains("no connections"), "{text}");
         assert!(
-            text.contains("1 process started before the daemon; its connections"),
+            text.contains("1 process knew an earlier daemon; its connections"),
             "{text}"
         );
     }

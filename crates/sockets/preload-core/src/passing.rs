@@ -52,10 +52,10 @@ unsafe fn for_each_place(message: *const msghdr, mut each: impl FnMut(*mut c_int
     }
 }
 
-fn refuse(fd: c_int) -> Errno {
+fn refuse(fd: c_int, why: &str) -> Errno {
     log!(
         Warn,
-        "fd {fd}: not passed on before its unread bytes are read"
+        "fd {fd}: not passed on before its unread bytes are read: {why}"
     );
     Errno(libc::EBUSY)
 }
@@ -73,7 +73,8 @@ pub unsafe fn before_send(message: *const msghdr) -> Result<(), Errno> {
             if let Some(conn) = conn::get(place.read_unaligned())
                 && !export(&conn, Reason::Shared)
             {
-                result = Err(refuse(conn.fd));
+                let why = "nobody is known to take them along";
+                result = Err(refuse(conn.fd, why));
             }
         });
     }
@@ -164,13 +165,16 @@ unsafe fn send_wrapped(message: *const msghdr, call: impl FnOnce(*const msghdr) 
                     return;
                 };
                 match (wrapper::wrap(&conn), wrappers.get_mut(used)) {
-                    (Some(wrapper), Some(slot)) => {
+                    (Ok(wrapper), Some(slot)) => {
                         log!(Info, "fd {}: passed on with its unread bytes", conn.fd);
                         place.write_unaligned(wrapper.raw());
                         *slot = wrapper.into_raw();
                         used += 1;
                     }
-                    _ => refused = Some(refuse(conn.fd)),
+                    (wrapped, _) => {
+                        let why = wrapped.err().unwrap_or("too many descriptors in a message");
+                        refused = Some(refuse(conn.fd, why));
+                    }
                 }
             });
         }

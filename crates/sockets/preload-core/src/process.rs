@@ -4,7 +4,7 @@
 use crate::carry::{self, Carry, Way};
 use crate::export::export_all;
 use crate::fds;
-use crate::reach::Target;
+use crate::reach::{self, Target};
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
 use crate::this_process::{is_confined, is_sandboxed, is_vfork_child, pid};
@@ -12,11 +12,17 @@ use crate::{
     children, config, conn, descriptors, epoll, gateway, leave, link, lock, log, messages, outward,
     policy, stats, this_process,
 };
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_lane::confined;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 use sluice_sys::{locked, raw, tcp};
+
+/// The number of the process that `sluice run` becomes.
+const STARTED_VARIABLE: &CStr = c"SLUICE_RUN_PID";
+/// This is that process.
+static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
 /// The kernel keeps so many bytes of a process's name (`TASK_COMM_LEN`, less one).
 const NAME_BYTES_MAX: usize = 15;
@@ -29,6 +35,8 @@ pub fn start() {
     log::load();
     policy::load();
     fds::init();
+    let is_started = config::number(STARTED_VARIABLE) == Some(pid());
+    IS_STARTED.store(is_started, Ordering::Relaxed);
     let mut name = [0_u8; 32];
     // SAFETY: PR_GET_NAME writes 16 bytes.
     unsafe {
@@ -164,10 +172,28 @@ extern "C" fn after_fork_child() {
 pub unsafe fn before_exec(target: Target, env: *const *const c_char) -> Carry {
     let mut carry = give_away(Way::Exec(target, env));
     if !is_vfork_child() {
+        // SAFETY: the caller's promise.
+        unsafe { warn_of_clean_environment(env) };
         stats::before_exec();
         carry.leave();
     }
     carry
+}
+
+/// Says that a wrapper (`env -i`) which the user has started under `sluice run` takes the library out of what it becomes:
+/// the user meant that program.
+///
+/// # Safety
+/// As of [`reach::is_preloaded`].
+unsafe fn warn_of_clean_environment(env: *const *const c_char) {
+    // SAFETY: the caller's promise.
+    if !IS_STARTED.load(Ordering::Relaxed) || unsafe { reach::is_preloaded(env) } {
+        return;
+    }
+    let mut line = log::Line::new();
+    let what = "this program executes another one with an environment without LD_PRELOAD, so that one runs on plain TCP";
+    let _ = core::fmt::Write::write_fmt(&mut line, format_args!("sluice: warning: {what}"));
+    line.write_to(libc::STDERR_FILENO);
 }
 
 /// Before another program gets copies of the descriptors; [`Carry::end`] when it has them.

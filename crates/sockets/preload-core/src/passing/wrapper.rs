@@ -45,16 +45,25 @@ pub fn is_received_by_sluice(fd: c_int) -> bool {
     looked.is_ok() && any && all
 }
 
-/// What is passed instead of a connection; `None` if its bytes cannot be put in order.
-pub fn wrap(conn: &Conn) -> Option<Fd> {
+/// What is passed instead of a connection.
+///
+/// Errors: why its bytes cannot be put in order.
+pub fn wrap(conn: &Conn) -> Result<Fd, &'static str> {
     let mut carry = Carry::new();
-    if conn.end.has_gap() || !conn.has_stable_bytes() || !carry.add_copy(conn) {
-        return None;
+    if conn.end.has_gap() {
+        return Err("some were lost with another program");
     }
-    let file = carry.into_file().ok()?;
-    let (inner, outer) = seqpacket_pair().ok()?;
-    send_with_fds(inner.raw(), MESSAGE, &[conn.fd, file.raw()]).ok()?;
-    Some(outer)
+    if !conn.has_stable_bytes() {
+        return Err("its peer is in the middle of a write");
+    }
+    if !carry.add_copy(conn) {
+        return Err("they cannot be copied");
+    }
+    let file = carry.into_file().or(Err("no file for them can be made"))?;
+    let (inner, outer) = seqpacket_pair().or(Err("no socket to pass them in can be made"))?;
+    send_with_fds(inner.raw(), MESSAGE, &[conn.fd, file.raw()])
+        .or(Err("the kernel passes no more descriptors"))?;
+    Ok(outer)
 }
 
 /// If a descriptor that was received is a wrapper: puts the connection in its place. `peeked`: the
