@@ -432,6 +432,29 @@ fn a_program_at_its_limit_of_open_files_says_so() {
     });
 }
 
+/// The user named the wrapper, and meant what it becomes. What it starts beside itself he may not know at all.
+#[test]
+fn a_wrapper_that_cleans_the_environment_says_so() {
+    check("wrappers", || {
+        let lab = Lab::with_library()?;
+        for (command_line, warns) in [
+            ("env -i true", true),
+            ("sh -c 'exec env -i true'", true),
+            ("env true", false),
+            ("sh -c 'env -i true; true'", false),
+        ] {
+            let mut shell = command("sh");
+            let sluice = sluice(&lab);
+            let run_it = format!("exec {} run --no-daemon {command_line}", sluice.display());
+            shell.arg("-c").arg(run_it);
+            let outcome = run(shell, lab.path(), "wrapper", LIMIT)?.success()?;
+            let has_warned = stderr(&outcome).contains("without LD_PRELOAD");
+            ensure(has_warned == warns, || outcome.describe())?;
+        }
+        Ok(())
+    });
+}
+
 /// Handlers and threads of a library that a program closes are not where nothing is mapped.
 #[test]
 fn a_library_that_is_closed_stays() {

@@ -2,9 +2,10 @@
 //! and where it jumps out of the interrupted call (`siglongjmp`), the jump waits until all are let go of, which is soon.
 #![allow(unsafe_code)]
 
-use crate::thread::{Jump, Own, own};
-use core::cell::Cell;
-use core::sync::atomic::{Ordering, compiler_fence};
+use crate::spin::yield_processor;
+use crate::thread::{Own, own};
+use core::cell::{Cell, UnsafeCell};
+use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 /// The locks that a thread holds: of each [`Kind`] how many.
 #[derive(Default)]
@@ -19,6 +20,47 @@ pub enum Kind {
     Spin = 1,
     /// Of a half of a connection.
     Ring = 1 << 12,
+}
+
+/// A jump out of a signal handler, postponed.
+#[derive(Clone, Copy)]
+pub struct Jump {
+    /// Does it.
+    pub function: usize,
+    /// What it gets.
+    pub target: usize,
+    /// The same.
+    pub value: i32,
+    /// The signals that are blocked when it jumps.
+    pub blocked: u64,
+}
+
+/// A place for the jump of a thread, which is known by the address of what is its own; 0 for none.
+struct Place {
+    thread: AtomicUsize,
+    jump: UnsafeCell<Jump>,
+}
+
+// SAFETY: `jump` is reached only by the thread that has the place.
+unsafe impl Sync for Place {}
+
+/// Threads that jump at the same time, each for as long as it holds locks. More of them wait.
+static PLACES: [Place; 16] = [const {
+    Place {
+        thread: AtomicUsize::new(0),
+        jump: UnsafeCell::new(Jump {
+            function: 0,
+            target: 0,
+            value: 0,
+            blocked: 0,
+        }),
+    }
+}; 16];
+
+fn place_of(thread: usize) -> Option<&'static Place> {
+    PLACES
+        .iter()
+        .find(|place| place.thread.load(Ordering::Acquire) == thread)
 }
 
 impl Kind {
@@ -86,22 +128,55 @@ pub fn jumps() -> bool {
 pub fn forget() {
     own(|own| {
         own.held.0.set(0);
-        own.jumps.set(false);
+        if own.jumps.get() {
+            take_jump(own);
+        }
     });
 }
 
 /// The jump is made as soon as the calling thread holds no lock. One that holds one calls this.
 pub fn postpone(jump: Jump) {
     own(|own| {
-        own.jump.set(jump);
+        let thread = core::ptr::from_ref(own) as usize;
+        // A later jump replaces an earlier one.
+        let place = place_of(thread).unwrap_or_else(|| take_place(thread));
+        // SAFETY: the place is this thread's.
+        unsafe { *place.jump.get() = jump };
         own.jumps.set(true);
     });
 }
 
+fn take_place(thread: usize) -> &'static Place {
+    let (nobody, order) = (0, Ordering::Acquire);
+    let is_taken = |place: &&Place| {
+        let taken = place
+            .thread
+            .compare_exchange(nobody, thread, order, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    loop {
+        if let Some(place) = PLACES.iter().find(is_taken) {
+            return place;
+        }
+        yield_processor();
+    }
+}
+
+/// The thread's jump, which it has no longer.
+fn take_jump(own: &Own) -> Option<Jump> {
+    own.jumps.set(false);
+    let place = place_of(core::ptr::from_ref(own) as usize)?;
+    // SAFETY: the place is this thread's.
+    let jump = unsafe { *place.jump.get() };
+    place.thread.store(0, Ordering::Release);
+    Some(jump)
+}
+
 #[cold]
 fn jump(own: &Own) {
-    own.jumps.set(false);
-    let jump = own.jump.take();
+    let Some(jump) = take_jump(own) else {
+        return;
+    };
     // SAFETY: who postponed the jump gave a function of this kind, and what it takes.
     unsafe {
         let blocked = &raw const jump.blocked as usize;

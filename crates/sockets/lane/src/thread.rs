@@ -25,32 +25,17 @@ pub struct Own {
     pub(crate) by_ring: Cell<bool>,
     /// A jump waits until no lock is held.
     pub(crate) jumps: Cell<bool>,
+    /// What a fork returns will be noted at `forking`.
+    pub awaits_fork: Cell<bool>,
     pace: Cell<Pace>,
     /// About where the stack was when the first of the locks was taken.
     pub held_at: Cell<usize>,
     /// Between the two halves of a fork: the address of what the preload library notes of the child.
     pub forking: Cell<usize>,
-    /// What a fork returns will be noted there.
-    pub awaits_fork: Cell<bool>,
-    /// What is to be done when no lock is held any more: [`Held::postpone`].
-    pub jump: Cell<Jump>,
 }
 
-/// A jump out of a signal handler, postponed.
-#[derive(Clone, Copy, Default)]
-pub struct Jump {
-    /// Does it; never null while there is one.
-    pub function: usize,
-    /// What it gets.
-    pub target: usize,
-    /// The same.
-    pub value: i32,
-    /// The signals that are blocked when it jumps.
-    pub blocked: u64,
-}
-
-/// The assembler is told this size.
-const OWN_BYTES: usize = 128;
+/// The assembler is told this size. A program that opens the library itself (dlopen(3)) has room for some hundred bytes.
+const OWN_BYTES: usize = 64;
 const _: () = assert!(size_of::<Own>() == OWN_BYTES);
 
 #[cfg(target_arch = "x86_64")]

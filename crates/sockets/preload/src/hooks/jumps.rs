@@ -10,8 +10,8 @@
 use super::{found_once, next};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::AtomicUsize;
-use sluice_lane::held;
-use sluice_lane::thread::{Jump, own};
+use sluice_lane::held::{self, Jump};
+use sluice_lane::thread::own;
 use sluice_sys::raw;
 
 /// A holder's stack pointer is at most so far above where it was when the lock was taken, by a function that returned
