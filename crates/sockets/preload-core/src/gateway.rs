@@ -233,37 +233,52 @@ pub unsafe fn accept(
 ) -> c_int {
     // SAFETY: the program's own argument.
     let room = unsafe { room(len) };
+    let is_wanted = !address.is_null();
+    if is_wanted && ((address as usize) < LOWEST_ADDRESS || (len as usize) < LOWEST_ADDRESS) {
+        // SAFETY: the program's own arguments, which the kernel refuses.
+        return unsafe { (real().accept4)(fd, address, len, flags) };
+    }
     loop {
-        // SAFETY: the program's own arguments.
-        let got = unsafe { (real().accept4)(fd, address, len, flags) };
+        // The kernel says whom it has accepted even where the connection is over by now, which getpeername(2) does not.
+        let mut from = [0_u8; ADDRESS_MAX];
+        let mut from_len = from.len() as socklen_t;
+        // SAFETY: the kernel writes an address to an array of that length.
+        let got =
+            unsafe { (real().accept4)(fd, from.as_mut_ptr().cast(), &raw mut from_len, flags) };
         if got < 0 {
             return got;
         }
         client_addresses::forget(got);
         let before = errno();
-        let outcome = meet(fd, got);
+        let outcome = meet(fd, got, tcp::parse_address(&from));
         set_errno(before);
-        match outcome {
-            Meeting::Direct => return got,
-            Meeting::For(addresses) => {
-                client_addresses::set(got, &addresses);
-                if !address.is_null() {
-                    // SAFETY: the program's own arguments, which the kernel has written to.
-                    unsafe { write_address(got, addresses.client, address, room) };
-                }
-                return got;
-            }
-            Meeting::Failed(why) => {
-                log!(Warn, "a connection of the gateway is given up: {why}");
-                reset(got);
-                if !len.is_null() {
-                    // SAFETY: the kernel has written there.
-                    unsafe { *len = room };
-                }
+        if let Meeting::Failed(why) = outcome {
+            log!(Warn, "a connection of the gateway is given up: {why}");
+            reset(got);
+            continue;
+        }
+        if is_wanted {
+            let count = (from_len as usize).min(room as usize).min(from.len());
+            // SAFETY: the program's own arguments: `room` bytes, and their number.
+            unsafe {
+                let to = address.cast::<u8>();
+                to.copy_from_nonoverlapping(from.as_ptr(), count);
+                len.write_unaligned(from_len);
             }
         }
+        if let Meeting::For(addresses) = outcome {
+            client_addresses::set(got, &addresses);
+            if is_wanted {
+                // SAFETY: the program's own arguments, to which an address was written.
+                unsafe { write_address(got, addresses.client, address, room) };
+            }
+        }
+        return got;
     }
 }
+
+/// `struct sockaddr_storage`: any address.
+const ADDRESS_MAX: usize = size_of::<libc::sockaddr_storage>();
 
 enum Meeting {
     /// Nobody's: a client that came past the gateway.
@@ -272,8 +287,9 @@ enum Meeting {
     Failed(&'static str),
 }
 
-fn meet(listening: c_int, got: c_int) -> Meeting {
-    let (Ok(from), Ok(to)) = (tcp::peer_address(got), tcp::local_address(got)) else {
+/// `from`: the other end of what was accepted.
+fn meet(listening: c_int, got: c_int, from: Result<SocketAddr, Errno>) -> Meeting {
+    let (Ok(from), Ok(to)) = (from, tcp::local_address(got)) else {
         return Meeting::Direct;
     };
     let Some(listener) = listener(listening, got) else {

@@ -103,6 +103,19 @@ fn a_connection_that_was_reset_is_still_its_clients() {
     assert_eq!(names(&stream), before);
 }
 
+/// A health check of a load balancer: the program reads nothing of what the gateway has said.
+#[test]
+fn a_connection_that_was_reset_before_it_was_accepted_is_still_its_clients() {
+    let listener = listener("127.0.0.1:0");
+    let outside = connect(&listener, &KEY, &preface_of("203.0.113.5:77"));
+    unix::reset_at_close(outside.as_raw_fd()).unwrap();
+    drop(outside);
+    let (mut stream, from) = accepted(&listener);
+    assert_eq!(from, "203.0.113.5:77".parse().unwrap());
+    let error = stream.read(&mut [0; 100]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 /// All connections out have the same peer.
 #[test]
 fn a_number_that_names_another_socket_has_no_client_addresses() {
