@@ -88,7 +88,9 @@ pub struct Captured {
     pub open: u64,
     /// Since the start.
     pub captured: u64,
-    /// Of these, by TCP to where they were to go.
+    /// Reset, as nobody knew where they were to go.
+    pub lost: u64,
+    /// Of the captured ones, by TCP to where they were to go.
     pub direct: u64,
     /// Open connections of other hosts' programs.
     pub served_open: u64,

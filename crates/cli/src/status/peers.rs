@@ -34,13 +34,14 @@ pub fn heading(fabric: &Fabric) -> String {
     )
 }
 
-/// `captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused`.
+/// `captured: 3 open of 120, 2 of them direct, 0 lost; for other hosts 1 open of 40, 0 refused`.
 fn captured(captured: &Captured) -> String {
     format!(
-        "captured: {} open of {}, {} of them direct; for other hosts {} open of {}, {} refused",
+        "captured: {} open of {}, {} of them direct, {} lost; for other hosts {} open of {}, {} refused",
         units::count(captured.open),
         units::count(captured.captured),
         units::count(captured.direct),
+        units::count(captured.lost),
         units::count(captured.served_open),
         units::count(captured.served),
         units::count(captured.refused),
@@ -196,13 +197,13 @@ mod tests {
         host.captured = Some(Captured {
             open: 3,
             captured: 120,
+            lost: 0,
             direct: 2,
             served_open: 1,
             served: 40,
             refused: 0,
         });
-        let line =
-            "captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused\n";
+        let line = "captured: 3 open of 120, 2 of them direct, 0 lost; for other hosts 1 open of 40, 0 refused\n";
         assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
         host.captured = None;
         host.left_to_tcp = Some("[capture] leaves connections to TCP".to_owned());

@@ -396,7 +396,10 @@ static ALWAYS_INLINE void arrives(struct bpf_sock_ops *context)
 	count_in(&counters, PRESENTED);
 }
 
-/* getpeername() gives an error from now on. */
+/*
+ * getpeername() gives an error from now on. What the daemon has yet to accept stays known, however soon its client has
+ * closed: the daemon's own look ends it.
+ */
 static ALWAYS_INLINE void ends(struct bpf_sock_ops *context)
 {
 	__u64 cookie = socket_cookie(context);
@@ -404,6 +407,8 @@ static ALWAYS_INLINE void ends(struct bpf_sock_ops *context)
 	struct original *original;
 
 	map_delete(&clients, &cookie);
+	if (context->args[0] != BPF_TCP_SYN_SENT)
+		return;
 	arrival_of(context, &arrival);
 	original = map_lookup(&arrivals, &arrival);
 	/* The port may have been given to another connection since. */

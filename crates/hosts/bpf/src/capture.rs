@@ -403,9 +403,10 @@ impl Capture {
     }
 
     /// What an accepted connection was to be: `remote` and `local` are getpeername() and
-    /// getsockname() of the socket that the listener in the network namespace `netns` gave. None:
-    /// it was not captured (somebody has connected to the listener itself), or is closed already.
-    pub fn original(
+    /// getsockname() of the socket that the listener in the network namespace `netns` gave. It is told
+    /// once. None: it was not captured (somebody has connected to the listener itself), or so many were
+    /// meanwhile that this one was forgotten.
+    pub fn take_original(
         &self,
         netns: u64,
         remote: SocketAddr,
@@ -422,6 +423,10 @@ impl Capture {
             .arrivals
             .get(&key, &mut value)
             .map_err(Error::system("bpf(BPF_MAP_LOOKUP_ELEM)"))?;
+        if found {
+            // The next connection from that port may be to the listener itself.
+            let _ = self.arrivals.remove(&key);
+        }
         Ok(found.then(|| parse_original(&value, remote)).flatten())
     }
 

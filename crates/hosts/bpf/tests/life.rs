@@ -260,7 +260,7 @@ fn capabilities_are_needed_only_once() {
             capture.set_destinations(&[destination]).expect("set");
             capture.set_listener(1, Listener::default()).expect("set");
             let end = SocketAddr::new(address, 1);
-            assert_eq!(capture.original(1, end, end), Ok(None));
+            assert_eq!(capture.take_original(1, end, end), Ok(None));
             capture.present(1, end, end, end).expect("told");
         });
     });

@@ -162,6 +162,7 @@ impl Capture {
         Counts {
             open: now.open,
             captured: former.captured + now.captured,
+            lost: former.lost + now.lost,
             direct: former.direct + now.direct,
             served_open: now.served_open,
             served: former.served + now.served,

@@ -62,7 +62,10 @@ pub struct Counts {
     pub open: u64,
     /// Connections that were captured.
     pub captured: u64,
-    /// Of these, such as went to their destination by TCP, as the peer's relay was not to be had.
+    /// Connections that were reset, as nobody knew where they were to go.
+    #[serde(default)]
+    pub lost: u64,
+    /// Of the captured ones, such as went to their destination by TCP, as the peer's relay was not to be had.
     pub direct: u64,
     /// Open connections of peers' programs to programs here.
     pub served_open: u64,

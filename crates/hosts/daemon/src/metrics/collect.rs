@@ -422,6 +422,7 @@ fn about_captured(counts: &Counts) -> Vec<Family> {
             [
                 ("relays", counts.captured.saturating_sub(counts.direct)),
                 ("direct", counts.direct),
+                ("lost", counts.lost),
             ],
         ),
         Family::counter(

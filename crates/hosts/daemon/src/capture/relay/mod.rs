@@ -118,6 +118,7 @@ struct Relay {
     unproven: BTreeSet<(Instant, u64)>,
     /// What the log hears of those who are refused.
     refusals: Seldom,
+    losses: Seldom,
     next_task: u64,
     pairs: HashMap<PairId, Whose>,
     /// Pairs and tasks at most, so that descriptors are enough.

@@ -82,17 +82,14 @@ impl Relay {
         let original = socket::reset_on_close(accepted.as_fd(), true)
             .and_then(|()| socket::local_address(accepted.as_fd()))
             .and_then(|local| {
-                let found = self.programs.original(self.netns, from, local);
+                let found = self.programs.take_original(self.netns, from, local);
                 found.map_err(io::Error::other)
             });
         let original = match original {
             Ok(Some(original)) => original,
-            // It meant the listener itself: there is nothing for it here.
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!("a captured connection is lost: {error}");
-                return;
-            }
+            // Where it was to go is not known, so it is reset: its client must not take it for delivered.
+            Ok(None) => return self.turn_away(from, "nobody has noted where it was to go"),
+            Err(error) => return self.turn_away(from, &error.to_string()),
         };
         self.counts.captured += 1;
         self.counted();
@@ -105,6 +102,21 @@ impl Relay {
             return self.go_directly(program);
         }
         self.reach(program);
+    }
+
+    /// Whoever can connect to the listener on loopback itself can cause this: the log hears of one a minute.
+    fn turn_away(&mut self, from: SocketAddr, why: &str) {
+        self.counts.lost += 1;
+        self.counted();
+        match self.losses.is_due(Instant::now()) {
+            Some(0) => tracing::warn!("resets a captured connection from {from}: {why}"),
+            Some(others) => {
+                tracing::warn!(
+                    "resets a captured connection from {from}: {why}; and {others} others before"
+                );
+            }
+            None => tracing::debug!("resets a captured connection from {from}: {why}"),
+        }
     }
 
     /// Begins to connect to the peer's relay.

@@ -111,6 +111,7 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
         deadlines: BTreeSet::new(),
         unproven: BTreeSet::new(),
         refusals: Seldom::default(),
+        losses: Seldom::default(),
         next_task: FIRST_TASK,
         pairs: HashMap::new(),
         connections_max,
