@@ -4,15 +4,10 @@
 
 use crate::spin::yield_processor;
 use crate::thread::{Own, own};
-use core::cell::{Cell, UnsafeCell};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
-/// The locks that a thread holds: of each [`Kind`] how many.
-#[derive(Default)]
-#[repr(transparent)]
-pub struct Held(Cell<u32>);
-
-/// Whose locks.
+/// Whose locks. Of each kind a thread counts how many it holds, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -78,11 +73,11 @@ impl Kind {
 #[inline]
 pub fn hold(kind: Kind) {
     own(|own| {
-        let held = own.held.0.get();
+        let held = own.held.get();
         if held == 0 {
             own.held_at.set(stack());
         }
-        own.held.0.set(held + kind as u32);
+        own.held.set(held + kind as u32);
     });
     compiler_fence(Ordering::SeqCst);
 }
@@ -92,11 +87,11 @@ pub fn hold(kind: Kind) {
 pub fn let_go(kind: Kind) {
     compiler_fence(Ordering::SeqCst);
     own(|own| {
-        let held = own.held.0.get();
+        let held = own.held.get();
         // They may have been forgotten meanwhile.
         if held & kind.mask() != 0 {
             let left = held - kind as u32;
-            own.held.0.set(left);
+            own.held.set(left);
             // From here on handlers jump by themselves. One that came before has said so.
             compiler_fence(Ordering::SeqCst);
             if left == 0 && own.jumps.get() {
@@ -109,13 +104,13 @@ pub fn let_go(kind: Kind) {
 /// Whether the calling thread holds a lock of this kind.
 #[inline]
 pub fn is_held(kind: Kind) -> bool {
-    own(|own| own.held.0.get()) & kind.mask() != 0
+    own(|own| own.held.get()) & kind.mask() != 0
 }
 
 /// Whether the calling thread holds any lock.
 #[inline]
 pub fn is_any_held() -> bool {
-    own(|own| own.held.0.get()) != 0
+    own(|own| own.held.get()) != 0
 }
 
 /// Whether a jump waits for the calling thread's locks.
@@ -127,7 +122,7 @@ pub fn jumps() -> bool {
 /// Nothing counts as held any more, and no jump waits.
 pub fn forget() {
     own(|own| {
-        own.held.0.set(0);
+        own.held.set(0);
         if own.jumps.get() {
             take_jump(own);
         }

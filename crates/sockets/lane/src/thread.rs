@@ -7,7 +7,6 @@
 //! word for that but the assembler's.
 #![allow(unsafe_code)]
 
-use crate::held::Held;
 use crate::pace::Pace;
 use core::cell::Cell;
 
@@ -18,7 +17,7 @@ pub struct Own {
     /// The word by which the thread's locks know it, 0 before it has one.
     pub(crate) number: Cell<u32>,
     /// Locks that the thread holds.
-    pub held: Held,
+    pub(crate) held: Cell<u32>,
     /// Bytes that the thread has taken by TCP since it waited.
     pub(crate) taken: Cell<u64>,
     /// Whether it has taken bytes from a ring since.

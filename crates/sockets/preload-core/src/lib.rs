@@ -12,14 +12,14 @@
 //!
 //! | modules | what |
 //! |---|---|
-//! | [`config`], [`lock`], [`memory`], `event_times`, [`real`], `raw_address`, `machine`, `own_stack`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
-//! | [`this_process`], [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
+//! | [`config`], [`lock`], [`real`], `raw_address`, `machine`, `own_status`, `waiting`, [`reach`], [`loader`] | means, without state of connections |
+//! | [`this_process`], [`memory`], `event_times`, `own_stack`, [`seccomp`], [`log`], [`policy`] | what this process is, and what its user wants |
 //! | [`fds`], `closing`, `hiding` | descriptors |
 //! | [`ends`], [`conn`], [`children`], [`export`], [`unseen`], `nagle`, [`stats`] | connections: their records, who holds them, and how they are left to the kernel |
 //! | [`epoll`], [`rings`] | what the kernel watches and moves connections with |
 //! | [`mapped`], `postponed`, [`link`], [`gateway`] | the link with sluiced, and the one with a gateway: what is said comes as values |
 //! | [`messages`], [`tracking`] | what becomes of connections: tracked, announced, given lanes, let go |
-//! | [`io`], [`transfer`], [`epoll_wait`], [`poll`], [`options`], [`outward`], [`descriptors`], [`leave`], [`carry`], [`passing`], [`uring`] | operations, behind one hook or a few each |
+//! | [`io`], [`transfer`], [`epoll_wait`], [`poll`], [`options`], [`outward`], [`descriptors`], [`leave`], [`carry`], [`passing`], [`uring`], [`jumps`], [`plugins`] | operations, behind one hook or a few each |
 //! | [`process`] | start, fork, exec, confinement and end, which concern them all |
 //!
 //! Twice a lower module calls what stands above it, by a function that it is given at start: the lane's waits
@@ -41,6 +41,7 @@ pub mod fds;
 pub mod gateway;
 mod hiding;
 pub mod io;
+pub mod jumps;
 pub mod leave;
 pub mod link;
 pub mod loader;
@@ -56,6 +57,7 @@ pub mod outward;
 mod own_stack;
 mod own_status;
 pub mod passing;
+pub mod plugins;
 pub mod policy;
 pub mod poll;
 mod postponed;
@@ -76,7 +78,7 @@ pub mod uring;
 mod waiting;
 
 pub use sluice_lane::reason::Reason;
-use sluice_sys::errno::Errno;
+pub use sluice_sys::errno::Errno;
 
 /// Maps a result to the C convention: the value, or -1 with `errno` set.
 pub fn to_c(result: Result<usize, Errno>) -> isize {

@@ -2,8 +2,10 @@
 //! that are none.
 #![allow(unsafe_code)]
 
+use crate::this_process;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sluice_sys::errno::Errno;
 use sluice_sys::{locked, raw};
 
 /// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
@@ -31,6 +33,21 @@ pub fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
         locked::note(address as usize, bytes);
         NonNull::new(address.cast())
     }
+}
+
+/// mlockall(2) of the program.
+pub fn lock_all(flags: i32) -> Result<usize, Errno> {
+    if this_process::is_confined() {
+        // A filter knows this call, and not the ones that go with it.
+        // SAFETY: the call takes a number.
+        return raw::check(unsafe { raw::syscall1(libc::SYS_mlockall, raw::int(flags)) });
+    }
+    locked::lock_all(flags).map(|()| 0)
+}
+
+/// munlockall(2) of the program.
+pub fn unlock_all() -> Result<usize, Errno> {
+    locked::unlock_all().map(|()| 0)
 }
 
 /// Bytes of each piece of [`POOL`].
@@ -78,7 +95,7 @@ impl Scratch {
     /// The same, to be changed.
     pub fn words_mut(&mut self) -> &mut [u64] {
         let words = self.bytes / size_of::<u64>();
-        // SAFETY: as above.
+        // SAFETY: mapped memory of that length, page aligned and initialised by the kernel, which `self` alone names.
         unsafe { core::slice::from_raw_parts_mut(self.base.as_ptr().cast(), words) }
     }
 

@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
-use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::{
     aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, off_t, pid_t, pollfd, siginfo_t, sigset_t,
     size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
@@ -125,6 +125,49 @@ real! {
     wait3(*mut c_int, c_int, *mut c_void) -> pid_t;
     wait4(pid_t, *mut c_int, c_int, *mut c_void) -> pid_t;
     waitid(c_uint, c_uint, *mut siginfo_t, c_int) -> c_int;
+}
+
+unsafe extern "C" {
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// A `dlsym` cannot be found by itself; these versions have it, new C libraries first.
+const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+static DLSYM: AtomicUsize = AtomicUsize::new(0);
+
+/// The address of dlsym(3) behind this library.
+pub fn dlsym() -> usize {
+    found_once(&DLSYM, || {
+        VERSIONS
+            .iter()
+            // SAFETY: both names are strings.
+            .map(|version| unsafe {
+                dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) as usize
+            })
+            .find(|address| *address != 0)
+            .unwrap_or(0)
+    })
+}
+
+/// The definition of a function behind this library; 0 if there is none.
+pub fn next(name: &CStr) -> usize {
+    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the address is that of dlsym(3), and the name a string.
+    unsafe {
+        core::mem::transmute::<usize, Dlsym>(dlsym())(libc::RTLD_NEXT, name.as_ptr()) as usize
+    }
+}
+
+/// What `find` finds, which is asked once.
+pub fn found_once(place: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
+    match place.load(Ordering::Relaxed) {
+        0 => {
+            let address = find();
+            place.store(address, Ordering::Relaxed);
+            address
+        }
+        address => address,
+    }
 }
 
 struct Cell(UnsafeCell<MaybeUninit<Real>>);

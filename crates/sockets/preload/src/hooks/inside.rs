@@ -1,12 +1,11 @@
 //! Functions of the C library that enter the kernel by themselves, with no call of ours in
 //! between: formatted printing to a descriptor, and asynchronous I/O in threads of the library.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use libc::aiocb;
 use sluice_preload_core::memory::LOWEST_ADDRESS;
-use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, conn, export, to_c};
-use sluice_sys::errno::Errno;
+use sluice_preload_core::real::{next, real};
+use sluice_preload_core::{Errno, Reason, conn, export, to_c};
 
 /// The kernel is to carry this connection from here on. Whether it has all bytes that are unread: they stay in the ring
 /// when the peer does not take them back, because it is stopped.
@@ -129,21 +128,16 @@ aliases! {
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut c_void) -> c_int = lio_listio;
 }
 
-fn next(name: &CStr) -> *const c_void {
-    // SAFETY: the name is a string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
 /// Called by `dprintf` below with its first argument; returns the real one.
 extern "C" fn sluice_before_dprintf(fd: usize) -> *const c_void {
     leave_lane(fd as c_int);
-    next(c"dprintf")
+    next(c"dprintf") as *const c_void
 }
 
 /// The same for its fortified name.
 extern "C" fn sluice_before_dprintf_chk(fd: usize) -> *const c_void {
     leave_lane(fd as c_int);
-    next(c"__dprintf_chk")
+    next(c"__dprintf_chk") as *const c_void
 }
 
 // Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.

@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use sluice_preload_core::gateway;
+use sluice_preload_core::real::next;
 use sluice_preload_core::uring::{self, Params};
 
 /// `struct io_uring` of liburing 2, as far as it is looked at. Programs have it in their own memory,
@@ -21,19 +22,14 @@ pub struct UserRing {
 
 const _: () = assert!(core::mem::offset_of!(UserRing, fd) == 196);
 
-fn next(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is a string.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
-}
-
 /// The function of this name behind the hook, of the hook's own type.
 macro_rules! next {
     ($name:ident, $kind:ty) => {
-        next(CStr::from_bytes_with_nul_unchecked(
+        Some(next(CStr::from_bytes_with_nul_unchecked(
             concat!(stringify!($name), "\0").as_bytes(),
-        ))
-        .map(|found| core::mem::transmute::<*mut c_void, $kind>(found))
+        )))
+        .filter(|found| *found != 0)
+        .map(|found| core::mem::transmute::<usize, $kind>(found))
     };
 }
 

@@ -5,15 +5,51 @@
 //! The first two get the hooks as all others do. What is in another namespace has a C library of its own, with
 //! an `errno` of its own, so hooks would not do: the process's connections move to TCP.
 
-use super::{Hook, found_once, next, real_dlsym, registered};
+#![allow(unsafe_code)]
+
+use crate::memory::Scratch;
+use crate::real::{self, errno, found_once, next, set_errno};
+use crate::unseen;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{Dl_info, Elf64_Phdr, dl_phdr_info};
-use sluice_preload_core::memory::Scratch;
-use sluice_preload_core::real::{errno, set_errno};
-use sluice_preload_core::{Reason, unseen};
+use sluice_lane::reason::Reason;
 use sluice_sys::image::Image;
+
+/// A function of the library that stands in for one of another.
+#[repr(C)]
+pub struct Hook {
+    name: *const c_char,
+    function: *const c_void,
+}
+
+// SAFETY: two addresses that never change, of a string and of a function.
+unsafe impl Sync for Hook {}
+
+impl Hook {
+    /// The function, and the name of both, which has a zero at its end.
+    ///
+    /// # Panics
+    /// In a constant: there is no zero.
+    pub const fn new(name: &'static str, function: *const c_void) -> Self {
+        assert!(matches!(name.as_bytes().last(), Some(0)));
+        let name = name.as_ptr().cast();
+        Self { name, function }
+    }
+
+    /// The name of both.
+    fn name(&self) -> &CStr {
+        // SAFETY: `new` has seen the zero.
+        unsafe { CStr::from_ptr(self.name) }
+    }
+
+    fn address(&self) -> *mut c_void {
+        self.function.cast_mut()
+    }
+}
+
+type Hooks = &'static [Hook];
 
 /// `LM_ID_BASE`: the namespace of the program and of this library (dlmopen(3)).
 const BASE_NAMESPACE: c_long = 0;
@@ -23,7 +59,7 @@ const DEFAULT: usize = 0;
 
 /// What a trampoline is told: where to jump, or, if that is 0, what to return.
 #[repr(C)]
-struct Verdict {
+pub struct Verdict {
     jump: usize,
     value: usize,
 }
@@ -56,24 +92,27 @@ static REAL: Real = Real {
 };
 
 /// The hook with this name.
-fn hook(name: &CStr) -> Option<&'static Hook> {
-    registered().iter().find(|hook| hook.name() == name)
+fn hook(hooks: Hooks, name: &CStr) -> Option<&'static Hook> {
+    hooks.iter().find(|hook| hook.name() == name)
 }
 
-/// Called by `dlsym`; `caller` is an address in the code that asks.
-unsafe extern "C" fn sluice_before_dlsym(
+/// Before `dlsym`; `caller` is an address in the code that asks.
+///
+/// # Safety
+/// As dlsym(3).
+pub unsafe fn before_dlsym(
+    hooks: Hooks,
     handle: usize,
     name: *const c_char,
-    _: usize,
     caller: usize,
 ) -> Verdict {
-    let real = real_dlsym();
+    let real = real::dlsym();
     if handle == NEXT || handle == DEFAULT || name.is_null() {
         return Verdict::jump(real);
     }
     // SAFETY: the caller's promise: a string.
     let name = unsafe { CStr::from_ptr(name) };
-    match hook(name) {
+    match hook(hooks, name) {
         // Another library that stands in for the same function asks for what is behind it.
         Some(hook) if !defines(caller, name) => {
             // SAFETY: the address is that of dlsym(3), and the arguments are the program's.
@@ -81,22 +120,24 @@ unsafe extern "C" fn sluice_before_dlsym(
                 type Dlsym = unsafe extern "C" fn(usize, *const c_char) -> *mut c_void;
                 core::mem::transmute::<usize, Dlsym>(real)(handle, name.as_ptr())
             };
-            let is_real = !found.is_null() && found as usize == next(name.as_ptr());
+            let is_real = !found.is_null() && found as usize == next(name);
             Verdict::done(if is_real { hook.address() } else { found })
         }
         _ => Verdict::jump(real),
     }
 }
 
-/// Called by `dlopen`.
-unsafe extern "C" fn sluice_before_dlopen(
+/// Before `dlopen`, and in its place where there is something to do behind it.
+///
+/// # Safety
+/// As dlopen(3).
+pub unsafe fn before_dlopen(
+    hooks: Hooks,
     file: *const c_char,
-    flags: usize,
-    _: usize,
+    flags: c_int,
     caller: usize,
 ) -> Verdict {
-    let real = found_once(&REAL.dlopen, || next(c"dlopen".as_ptr()));
-    let flags = flags as c_int;
+    let real = found_once(&REAL.dlopen, || next(c"dlopen"));
     if flags & libc::RTLD_DEEPBIND == 0 || file.is_null() {
         return Verdict::jump(real);
     }
@@ -116,26 +157,21 @@ unsafe extern "C" fn sluice_before_dlopen(
     };
     if !handle.is_null() {
         let before = errno();
-        bind_all();
+        bind_all(hooks);
         set_errno(before);
     }
     Verdict::done(handle)
 }
 
-/// Called by `dlmopen`.
-unsafe extern "C" fn sluice_before_dlmopen(
-    namespace: c_long,
-    _: *const c_char,
-    _: usize,
-    _: usize,
-) -> Verdict {
+/// Before `dlmopen`.
+pub fn before_dlmopen(namespace: c_long) -> Verdict {
     if namespace != BASE_NAMESPACE {
         unseen::go_blind(
             Reason::PastHooks,
             "a library is loaded into another namespace of the dynamic linker",
         );
     }
-    Verdict::jump(found_once(&REAL.dlmopen, || next(c"dlmopen".as_ptr())))
+    Verdict::jump(found_once(&REAL.dlmopen, || next(c"dlmopen")))
 }
 
 /// Whether the code at `caller` belongs to an image that defines `name`.
@@ -189,26 +225,34 @@ unsafe extern "C" fn around(info: *mut dl_phdr_info, _: usize, asked: *mut c_voi
 }
 
 /// What each hook stands in for, in the order of the hooks.
-struct Functions<'a>(&'a [usize]);
+struct Functions<'a> {
+    hooks: Hooks,
+    real: &'a [usize],
+}
 
 impl Functions<'_> {
     /// What stands in for the function of this name that an image has found, if it is the one behind the hook.
     fn hook(&self, name: &CStr, is_found: impl FnOnce(usize) -> bool) -> Option<usize> {
-        let at = registered().iter().position(|hook| hook.name() == name)?;
-        let real = self.0[at];
-        (real != 0 && is_found(real)).then(|| registered()[at].address() as usize)
+        let (hook, real) = self
+            .hooks
+            .iter()
+            .zip(self.real)
+            .find(|(hook, _)| hook.name() == name)?;
+        (*real != 0 && is_found(*real)).then(|| hook.address() as usize)
     }
 }
 
 /// Gives the hooks to all images that found the C library's functions instead, or would.
-fn bind_all() {
-    let hooks = registered();
+fn bind_all(hooks: Hooks) {
     let bound = Scratch::take(hooks.len() * size_of::<usize>()).is_some_and(|mut memory| {
         let functions = memory.fill(hooks.len(), 0);
         for (function, hook) in functions.iter_mut().zip(hooks) {
-            *function = next(hook.name);
+            *function = next(hook.name());
         }
-        let functions = Functions(functions);
+        let functions = Functions {
+            hooks,
+            real: functions,
+        };
         let functions = ptr::from_ref(&functions).cast_mut().cast();
         // SAFETY: the callback is called with `functions`, which lives until the call returns.
         let failed = unsafe { libc::dl_iterate_phdr(Some(bind), functions) };
@@ -393,37 +437,3 @@ fn write(mut to: &mut [u8], parts: &[&[u8]]) -> bool {
         true
     })
 }
-
-/// The linker asks who called it, so that no frame of ours may lie between: a tail jump where nothing is to be done
-/// behind the call.
-macro_rules! linker {
-    ($name:ident, $before:ident) => {
-        #[unsafe(no_mangle)]
-        #[unsafe(naked)]
-        pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "mov rcx, [rsp + 24]",
-                "call {before}",
-                "mov r11, rax",
-                "mov rax, rdx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "test r11, r11",
-                "jz 2f",
-                "jmp r11",
-                "2:",
-                "ret",
-                before = sym $before,
-            )
-        }
-        register!($name);
-    };
-}
-
-linker!(dlsym, sluice_before_dlsym);
-linker!(dlopen, sluice_before_dlopen);
-linker!(dlmopen, sluice_before_dlmopen);
