@@ -6,6 +6,7 @@ mod ssh;
 mod statics;
 mod streams;
 mod tools;
+mod waits;
 mod web;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     trials.extend(ssh::trials());
     trials.extend(managed::trials());
     trials.extend(statics::trials());
+    trials.extend(waits::trials());
     // One at a time: each of them can use every core.
     suite::run(trials, 1).exit_code()
 }
