@@ -2,6 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,6 +20,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// Name of the file in which the library says what it did.
 const STATS_FILE: &str = "stats";
 
+/// The user `nobody` and its group `nogroup`.
+const NOBODY: u32 = 65_534;
+
+/// What `sluice run` needs beside `sluice` itself.
+const INSTALLED: [&str; 2] = ["sluiced", "libsluice_preload.so"];
+
 /// How a program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -32,6 +40,8 @@ pub struct Lab {
     sluice: Option<PathBuf>,
     min_ops: Option<u32>,
     includes_static: bool,
+    /// As whom its programs and its daemon run, if not as the test.
+    user: Option<u32>,
 }
 
 impl Lab {
@@ -39,27 +49,41 @@ impl Lab {
     ///
     /// Skips when there is no `sluice` to test.
     pub fn new() -> Verdict<Lab> {
-        let dir = tempfile::Builder::new().prefix("sluice-test-").tempdir()?;
-        if std::env::var_os("SLUICE_TEST_STANDIN").is_some_and(|value| value == "1") {
-            return Ok(Lab {
-                dir: Some(dir),
-                daemon: None,
-                sluice: None,
-                min_ops: None,
-                includes_static: false,
-            });
-        }
-        let sluice = find_sluice()?;
-        let daemon = start_daemon(&sluice, dir.path())?;
-        // The library appends to this file but never makes it.
-        fs::write(dir.path().join(STATS_FILE), "")?;
-        Ok(Lab {
-            dir: Some(dir),
-            daemon: Some(daemon),
-            sluice: Some(sluice),
+        Lab::of_user(None)
+    }
+
+    /// The same without privileges: where the test runs as root, the directory belongs to `nobody`, and the daemon
+    /// and all programs run as `nobody`.
+    pub fn unprivileged() -> Verdict<Lab> {
+        let is_root = rustix::process::geteuid().is_root();
+        Lab::of_user(is_root.then_some(NOBODY))
+    }
+
+    fn of_user(user: Option<u32>) -> Verdict<Lab> {
+        let mut lab = Lab {
+            dir: Some(tempfile::Builder::new().prefix("sluice-test-").tempdir()?),
+            daemon: None,
+            sluice: None,
             min_ops: None,
             includes_static: false,
-        })
+            user,
+        };
+        chown(lab.path(), user, user)?;
+        if std::env::var_os("SLUICE_TEST_STANDIN").is_some_and(|value| value == "1") {
+            return Ok(lab);
+        }
+        let found = find_sluice()?;
+        let sluice = match user {
+            // Another user may not get to where it was built.
+            Some(_) => install(&found, &lab.path().join("installed"))?,
+            None => found,
+        };
+        lab.daemon = Some(start_daemon(&sluice, lab.path(), user)?);
+        lab.sluice = Some(sluice);
+        // The library appends to this file but never makes it.
+        fs::write(lab.stats_file(), "")?;
+        chown(lab.stats_file(), user, user)?;
+        Ok(lab)
     }
 
     /// The same, for tests of what a plain run does not have.
@@ -104,7 +128,7 @@ impl Lab {
     /// A command that starts the program in the mode. Statistics of all accelerated
     /// programs of the lab go to one file; see [`Lab::totals`].
     pub fn command(&self, mode: Mode, program: impl AsRef<OsStr>) -> Command {
-        match (mode, &self.sluice) {
+        let mut command = match (mode, &self.sluice) {
             (Mode::Accelerated, Some(sluice)) => {
                 let mut command = command(sluice);
                 command.arg("run");
@@ -122,7 +146,9 @@ impl Lab {
                 command
             }
             _ => command(program),
-        }
+        };
+        become_user(&mut command, self.user);
+        command
     }
 
     /// The sum of what accelerated programs that have ended reported.
@@ -168,12 +194,13 @@ impl Lab {
 
     /// What `sluice status` says of the daemon, with more options; nothing where it fails.
     pub fn status(&self, more: &[&str]) -> String {
-        let Ok(sluice) = find_sluice() else {
+        let Some(sluice) = &self.sluice else {
             return String::new();
         };
         let mut status = command(sluice);
         status.arg("status").args(more);
         status.arg("--socket").arg(self.socket());
+        become_user(&mut status, self.user);
         let said = status.output().map(|output| output.stdout);
         String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
     }
@@ -213,13 +240,42 @@ pub fn find_sluice() -> Verdict<PathBuf> {
     Ok(path.canonicalize()?)
 }
 
-fn start_daemon(sluice: &Path, dir: &Path) -> Verdict<Job> {
-    let beside = std::env::var_os("SLUICE_LIBDIR")
+/// Where the daemon and the library of a `sluice` are.
+fn beside(sluice: &Path) -> PathBuf {
+    std::env::var_os("SLUICE_LIBDIR")
         .map(PathBuf::from)
         .or_else(|| sluice.parent().map(Path::to_path_buf))
-        .unwrap_or_default();
+        .unwrap_or_default()
+}
+
+/// Copies what `sluice run` needs to a new directory that every user can read; the path of the copied `sluice`.
+fn install(sluice: &Path, to: &Path) -> Verdict<PathBuf> {
+    fs::create_dir(to)?;
+    let copy = to.join("sluice");
+    fs::copy(sluice, &copy)?;
+    for file in INSTALLED {
+        fs::copy(beside(sluice).join(file), to.join(file))?;
+    }
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))?;
+    Ok(copy)
+}
+
+/// Has the program run as that user, in the group of the same number and no other one, with the files that were
+/// installed for the user.
+fn become_user(command: &mut Command, user: Option<u32>) {
+    if let Some(user) = user {
+        command.uid(user).gid(user).env_remove("SLUICE_LIBDIR");
+    }
+}
+
+fn start_daemon(sluice: &Path, dir: &Path, user: Option<u32>) -> Verdict<Job> {
+    let beside = match user {
+        Some(_) => sluice.with_file_name(""),
+        None => beside(sluice),
+    };
     let socket = dir.join("control.sock");
     let mut daemon = command(beside.join("sluiced"));
+    become_user(&mut daemon, user);
     // The idle exit is for a runner that is killed and cannot stop its daemons.
     daemon
         .arg("--socket")

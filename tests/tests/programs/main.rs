@@ -1,6 +1,7 @@
 //! Real programs, unmodified, under `sluice run`: correct results, and lanes in use.
 
 mod managed;
+mod pgbouncer;
 mod redis;
 mod ssh;
 mod statics;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     trials.extend(managed::trials());
     trials.extend(statics::trials());
     trials.extend(waits::trials());
+    trials.extend(pgbouncer::trials());
     // One at a time: each of them can use every core.
     suite::run(trials, 1).exit_code()
 }

@@ -22,10 +22,11 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Verdict<Stage> {
-        Ok(Stage {
-            lab: Lab::new()?,
-            serial: 0,
-        })
+        Ok(Stage::of(Lab::new()?))
+    }
+
+    pub fn of(lab: Lab) -> Stage {
+        Stage { lab, serial: 0 }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

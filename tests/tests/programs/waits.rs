@@ -95,7 +95,7 @@ fn perl(above: &str) -> Verdict<Verdict> {
 /// `reason`: why its connections are on TCP, if they are.
 fn gevent(backend: &str, reason: Option<&str>) -> Verdict<Verdict> {
     /// Of the client, at once.
-    const CONNECTIONS: u64 = 4;
+    const CONNECTIONS: u64 = 2;
     let mut stage = Stage::new()?;
     let by = format!("GEVENT_BACKEND={backend}");
     let words = ["env", "GEVENT_LOOP=libev-cext", &by, PYTHON];
