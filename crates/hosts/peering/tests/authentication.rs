@@ -356,7 +356,7 @@ fn another_version_is_told_which_ones_there_are() {
     assert_eq!(why, Why::Version { theirs: later });
     assert!(
         why.to_string()
-            .contains("speaks version 8 to 10, this one 1 to 2"),
+            .contains("speaks version 8 to 10, this one 1 to 3"),
         "{why}"
     );
     run([&mut alpha], "the refusal", |_| beta.is_finished());
