@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -93,6 +94,29 @@ fn two_namespaces_share_a_lane() {
         assert_joined(&client, &server);
     }
     assert_eq!(daemon.counter("matches_across_namespaces"), 2);
+}
+
+/// The kernel finds sockets that are bound to a device by what comes in there alone.
+#[test]
+fn sockets_that_are_bound_to_a_device_share_a_lane() {
+    let Some([cable]) = cables("sockets_that_are_bound_to_a_device_share_a_lane") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    for family in [0, 1] {
+        for bound in 0..2 {
+            let (client, server) = (daemon.program("client"), daemon.program("server"));
+            let (connected, accepted) = cable.connection(family, 4000 + bound, 5000 + bound);
+            let fd = [connected.as_raw_fd(), accepted.as_raw_fd()][usize::from(bound)];
+            let device = *b"cable\0";
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+            sluice_sys::unix::set_option(fd, level, name, &device).unwrap();
+            client.announce(0, &connected);
+            client.settle();
+            server.announce(0, &accepted);
+            assert_joined(&client, &server);
+        }
+    }
 }
 
 #[test]
