@@ -150,7 +150,7 @@ fn a_lane_joins_sockets_between_which_bytes_arrive() {
     println!("{lanes} lanes, {refuted} pairs refuted, {cut} cut");
     if chosen.is_none() {
         assert!(
-            lanes > 40 && refuted > 8,
+            lanes > 30 && refuted > 5,
             "{lanes} lanes, {refuted} refuted: that shows little"
         );
     }

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use sluice_control::message::{FromDaemon, ToDaemon};
@@ -29,6 +29,9 @@ pub const PROGRAMS: usize = 3;
 pub const VOID: &str = "void";
 /// Marked packets to the cable's network stay on their host.
 const MARK: u32 = 7;
+
+/// After that long nothing comes any more. What comes later all the same was no connection of the world: it shows less.
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// What becomes of what is written to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,14 +115,13 @@ impl World {
         let Ok(connected) = made else {
             return Ok(None);
         };
-        let mut accepted = None;
-        for (at, listener) in &listeners {
-            if let Ok((stream, _)) = listener.accept() {
-                assert!(accepted.is_none(), "one connection has two other ends");
-                accepted = Some((*at, stream));
-            }
+        // Whoever gets its first bytes, if anybody does.
+        self.markers += 1;
+        let marker = self.markers.to_be_bytes();
+        if (&connected).write_all(&marker).is_err() {
+            return Ok(None);
         }
-        let Some((there, accepted)) = accepted else {
+        let Some((there, accepted)) = accept(&listeners, &marker)? else {
             return Ok(None);
         };
         let first = self.sockets.len();
@@ -403,6 +405,32 @@ fn listen(host: usize, but: Option<u16>) -> Vec<(usize, TcpListener)> {
     listeners.collect()
 }
 
+/// The connection that brings these bytes, and its host. On one machine that takes no time.
+fn accept(
+    listeners: &[(usize, TcpListener)],
+    marker: &[u8; 8],
+) -> io::Result<Option<(usize, TcpStream)>> {
+    let begun = Instant::now();
+    let mut accepted = Vec::new();
+    while begun.elapsed() < MOMENT {
+        for (at, listener) in listeners {
+            while let Ok((stream, _)) = listener.accept() {
+                stream.set_nonblocking(true)?;
+                accepted.push((*at, stream));
+            }
+        }
+        let brings = |(_, stream): &(usize, TcpStream)| {
+            let mut bytes = [0; 8];
+            (&*stream).read_exact(&mut bytes).is_ok() && bytes == *marker
+        };
+        if let Some(at) = accepted.iter().position(brings) {
+            return Ok(Some(accepted.swap_remove(at)));
+        }
+        std::thread::yield_now();
+    }
+    Ok(None)
+}
+
 /// Connects, or gives up where nothing answers: on one machine that takes no time.
 fn connect(from: SocketAddr, to: SocketAddr, device: Option<&str>) -> io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
@@ -415,7 +443,7 @@ fn connect(from: SocketAddr, to: SocketAddr, device: Option<&str>) -> io::Result
     match rustix::net::connect(&socket, &to) {
         Ok(()) => {}
         Err(rustix::io::Errno::INPROGRESS) => {
-            if !unix::wait_writable(socket.as_raw_fd(), 30)? {
+            if !unix::wait_writable(socket.as_raw_fd(), MOMENT.as_millis() as i32)? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
