@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::job::{Job, command};
@@ -123,6 +124,18 @@ impl Lab {
 
     pub fn daemon_mut(&mut self) -> Option<&mut Job> {
         self.daemon.as_mut()
+    }
+
+    /// Kills the daemon, and starts another one in its place.
+    pub fn replace_daemon(&mut self) -> Verdict {
+        let (Some(daemon), Some(sluice)) = (self.daemon.take(), &self.sluice) else {
+            return Ok(());
+        };
+        daemon.signal(Signal::KILL)?;
+        daemon.finish(START_LIMIT)?;
+        fs::remove_file(self.socket())?;
+        self.daemon = Some(start_daemon(sluice, self.path())?);
+        Ok(())
     }
 
     /// A command that starts the program in the mode. Statistics of all accelerated

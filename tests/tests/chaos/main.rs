@@ -1,0 +1,149 @@
+//! Streams whose every byte is checked, between processes that use their sockets in all ways at random, and that are
+//! killed, stopped and interrupted (`tests/apps/chaos`).
+//!
+//! What can go wrong with a stream, and how a round finds it:
+//!
+//! | fault | found by |
+//! |---|---|
+//! | a byte is wrong, lost in the middle, doubled, at another place, or of another stream | each byte follows from the seed, the connection, the direction and its offset (`BYTES`) |
+//! | more bytes come than were sent | the sender's offset is in memory that all share (`INVENTED`) |
+//! | bytes at the end are lost, or the stream ends early | at the end of a stream the receiver has what the sender has sent, and the sender has said that it is all (`EOF`) |
+//! | a connection breaks without a reason | an error is right only after somebody has cut the connection or was killed with it (`ERROR`) |
+//! | a wake-up is lost, a call spins or blocks | something is unfinished, and no process gets on (`HANG`) |
+//! | a process crashes | it ends without having said so (`CRASH`) |
+//! | a stream is forgotten | all that were not cut are whole when the round ends (`END`) |
+//!
+//! No check depends on how long anything takes, but for the hang: nothing at all happened for half a minute, of which
+//! what the machine stood still does not count. Each check is true of plain TCP: the suite passes with
+//! `SLUICE_TEST_STANDIN=1`. The rows `mutation` hurt streams on purpose, and pass if the checks find it.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SLUICE_SOAK=SECONDS` | each row goes on for so long with new seeds, and says every half a minute how far it is |
+//! | `SLUICE_SEED=S` | the round with this seed alone, as a failure prints it |
+//! | `SLUICE_CHAOS_TIMES=N` | the same so often: a seed says what is done, and the scheduler when |
+//! | `SLUICE_CHAOS_ONLY=recv,send,poll` | rounds have these operations alone (`chaos names` has them all): to make a failure smaller |
+//!
+//! A failure prints the command that runs its round again, and its report has the last events of each process.
+
+#[allow(dead_code)]
+#[path = "../capture/hosts.rs"]
+mod capture;
+#[allow(dead_code)]
+#[path = "../fabric/hosts.rs"]
+mod fabric;
+#[allow(dead_code)]
+#[path = "../gateway/lab.rs"]
+mod gateway;
+mod hosts;
+mod mutations;
+mod plan;
+mod processes;
+mod report;
+mod round;
+mod rows;
+mod stages;
+mod state;
+#[allow(dead_code)]
+#[path = "../window_lanes/stage.rs"]
+mod window;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use sluice_tests::lab::Mode;
+use sluice_tests::suite::{self, Verdict, trial};
+
+use plan::{Faults, Programs};
+use rows::Row;
+use stages::{OneHost, Stage};
+
+const ONE_HOST_BYTES_MAX: u64 = 8 << 20;
+const HOSTS_BYTES_MAX: u64 = 2 << 20;
+
+/// Whether connections get lanes at once, and what the processes suffer.
+const ONE_HOST: [(bool, &[Faults]); 9] = [
+    (true, &[Faults::NONE]),
+    (false, &[Faults::of(false, false, false, true)]),
+    (true, &[Faults::of(false, false, true, false)]),
+    (false, &[Faults::of(false, true, false, false)]),
+    (true, &[Faults::of(true, false, false, false)]),
+    (false, &[Faults::of(true, false, true, false)]),
+    (true, &[Faults::of(false, true, true, false)]),
+    (true, &[Faults::of(true, false, false, true)]),
+    (true, &[Faults::ALL]),
+];
+
+/// Rounds of a row between hosts have one of these each.
+const BETWEEN_HOSTS: &[Faults] = &[
+    Faults::NONE,
+    Faults::of(false, true, true, false),
+    Faults::of(true, false, false, false),
+    Faults::of(true, true, true, false),
+    Faults::of(false, false, false, true),
+    Faults::ALL,
+];
+
+fn one_host(programs: &Arc<Programs>) -> Vec<Trial> {
+    let rows = ONE_HOST.into_iter().enumerate();
+    let all = rows.map(|(number, (is_eager, faults))| {
+        let first = 100 + number as u64;
+        let row = Row {
+            name: format!("one-host/{}", faults[0]),
+            faults,
+            bytes_max: ONE_HOST_BYTES_MAX,
+            seeds: first..first + 1,
+            of_the_day: 3,
+        };
+        let programs = Arc::clone(programs);
+        trial(row.name.clone(), move || {
+            let mut stage = OneHost::new(Mode::Accelerated, is_eager)?;
+            row.check(&mut stage, programs.get(false)?)
+        })
+    });
+    all.collect()
+}
+
+/// Makes the hosts of a row.
+type SetUp = fn() -> Verdict<Box<dyn Stage>>;
+
+fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
+    // What is captured has to be linked statically, or it would be preloaded.
+    let rows: [(&str, bool, SetUp); 4] = [
+        ("fabric", false, || Ok(Box::new(hosts::Fabric::new()?))),
+        ("window", false, || Ok(Box::new(hosts::Window::new()?))),
+        ("capture", true, || Ok(Box::new(hosts::Captured::new()?))),
+        ("gateway", false, || Ok(Box::new(hosts::Gateway::new()?))),
+    ];
+    let all = rows.into_iter().map(|(name, is_static, set_up)| {
+        let row = Row {
+            name: format!("hosts/{name}"),
+            faults: BETWEEN_HOSTS,
+            bytes_max: HOSTS_BYTES_MAX,
+            seeds: 0..BETWEEN_HOSTS.len() as u64,
+            of_the_day: 1,
+        };
+        let programs = Arc::clone(programs);
+        trial(row.name.clone(), move || {
+            let mut stage = set_up()?;
+            row.check(stage.as_mut(), programs.get(is_static)?)
+        })
+    });
+    all.collect()
+}
+
+fn main() -> ExitCode {
+    let programs = match Programs::new() {
+        Ok(programs) => Arc::new(programs),
+        Err(error) => {
+            eprintln!("no directory for programs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut trials = mutations::trials(&programs);
+    trials.extend(one_host(&programs));
+    trials.extend(between_hosts(&programs));
+    // One at a time: a round has dozens of threads.
+    suite::run(trials, 1).exit_code()
+}
