@@ -14,6 +14,7 @@
 //! | `SLUICE_TEST_KEEP=1` | keep the tests' directories (logs, outputs) and print where they are |
 //! | `SLUICE_KILLS=N` | the kill suites kill about N times instead of once for each row |
 //! | `SLUICE_SEED=S` | they do it at the moments of the run that printed this |
+//! | `SLUICE_SOAK=SECONDS` | each row of the suite `chaos` goes on for so long; its `main.rs` has more variables |
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;

@@ -65,8 +65,11 @@ static struct process *place_of(uint64_t pid)
 void join_round(enum kind kind, unsigned number)
 {
     own = place_of((uint64_t)getpid());
-    own->number = number;
-    own->kind = kind;
+    /* After exec it still is the client that it was. */
+    if (own->kind == 0) {
+        own->number = number;
+        own->kind = kind;
+    }
     note(STARTED, 0, 0, kind, 0);
 }
 

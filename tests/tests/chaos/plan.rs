@@ -38,6 +38,18 @@ impl Faults {
     }
 }
 
+impl Faults {
+    /// As they are written, or none of that name.
+    pub fn parse(text: &str) -> Option<Faults> {
+        let bits = 0..1 << 4;
+        let all = bits.map(|bits: u8| {
+            let is_in = |place: u8| bits >> place & 1 == 1;
+            Faults::of(is_in(0), is_in(1), is_in(2), is_in(3))
+        });
+        all.into_iter().find(|it| it.to_string() == text)
+    }
+}
+
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Faults::ALL {
@@ -84,6 +96,8 @@ pub struct Plan {
     /// A direction has less than twice this many bytes.
     pub bytes_max: u64,
     pub mutation: Mutation,
+    /// One bit for each operation that it does not have.
+    pub without: u64,
     /// How long nothing at all may happen while something is unfinished.
     pub patience: Duration,
 }
@@ -103,6 +117,7 @@ impl Plan {
             faults,
             bytes_max,
             mutation: Mutation::None,
+            without: 0,
             patience: PATIENCE,
         }
     }
@@ -143,7 +158,7 @@ impl Plan {
             totals,
             may_be_cut: kills || stops || signals || daemon,
             mutation: self.mutation as u64,
-            allowed,
+            allowed: allowed & !self.without,
         }
     }
 }

@@ -165,9 +165,13 @@ impl Round<'_> {
         sum + (all.len() + ended + left) as u64
     }
 
-    fn is_over(&self, connections: &[Connection]) -> bool {
+    fn have_all_begun(&self) -> bool {
         let begun = self.processes.all.iter().filter(|it| it.kind <= CLIENT);
-        if begun.count() < self.jobs.len() || !self.processes.live().is_empty() {
+        begun.count() >= self.jobs.len()
+    }
+
+    fn is_over(&self, connections: &[Connection]) -> bool {
+        if !self.have_all_begun() || !self.processes.live().is_empty() {
             return false;
         }
         // A child whose parent was killed may not have joined yet.
@@ -231,7 +235,12 @@ impl Round<'_> {
             self.troubles.signals += 1;
         }
         let daemons = self.troubles.daemons;
-        if faults.daemon && daemons < DAEMON_KILLS_MAX && now > self.troubles.daemon_at {
+        // `sluice run` starts a daemon where it finds none.
+        if faults.daemon
+            && self.have_all_begun()
+            && daemons < DAEMON_KILLS_MAX
+            && now > self.troubles.daemon_at
+        {
             self.let_go_on();
             if stage.cuts_with_daemon() {
                 self.cut_all()?;

@@ -19,6 +19,8 @@ pub struct Row {
     pub name: String,
     /// A round has those at the place of its seed.
     pub faults: &'static [Faults],
+    /// Operations that its rounds do not have.
+    pub without: &'static [&'static str],
     /// A direction has less than twice this many bytes.
     pub bytes_max: u64,
     /// Rounds that each run has.
@@ -163,16 +165,23 @@ impl Run<'_> {
     }
 
     fn round(&mut self, stage: &mut dyn Stage, seed: u64) -> Verdict {
-        let faults = self.row.faults;
-        let faults = faults[seed as usize % faults.len()];
-        let plan = Plan::new(seed, faults, self.row.bytes_max);
+        let all = self.row.faults;
+        let asked = std::env::var("SLUICE_CHAOS_FAULTS").ok();
+        let asked = asked.and_then(|text| Faults::parse(&text));
+        let faults = asked.unwrap_or(all[seed as usize % all.len()]);
+        let without = self.row.without.iter();
+        let without = without.map(|name| 1 << self.program.number(name));
+        let plan = Plan {
+            without: without.sum(),
+            ..Plan::new(seed, faults, self.row.bytes_max)
+        };
         self.rounds += 1;
         let report = round::run(stage, self.program, &plan, self.rounds)
-            .map_err(|problem| problem.with(|| self.again(seed)))?;
+            .map_err(|problem| problem.with(|| self.again(faults, seed)))?;
         report.add_counts(self.program, &mut self.counts);
         println!("{}: {}", self.row.name, report.summary);
         if !report.is_good() {
-            let text = self.describe(&report, seed);
+            let text = self.describe(&report, plan.faults, seed);
             println!("{text}");
             self.bad.push(text);
         }
@@ -180,18 +189,18 @@ impl Run<'_> {
     }
 
     /// One command that runs that very round again.
-    fn again(&self, seed: u64) -> String {
+    fn again(&self, faults: Faults, seed: u64) -> String {
         format!(
-            "again: SLUICE_SEED={seed} SLUICE_CHAOS_TIMES=20 SLUICE_BIN={} cargo test -p sluice-tests \
-             --test chaos -- --exact {}",
+            "again: SLUICE_SEED={seed} SLUICE_CHAOS_FAULTS={faults} SLUICE_CHAOS_TIMES=20 SLUICE_BIN={} \
+             cargo test -p sluice-tests --test chaos -- --exact {}",
             std::env::var("SLUICE_BIN").unwrap_or_else(|_| "target/checked/sluice".to_owned()),
             self.row.name
         )
     }
 
     /// The report is kept in a file, and its first lines are the message.
-    fn describe(&self, report: &Report, seed: u64) -> String {
-        let again = self.again(seed);
+    fn describe(&self, report: &Report, faults: Faults, seed: u64) -> String {
+        let again = self.again(faults, seed);
         let text = format!("{again}\n{}", report.text());
         let file = format!("chaos-{}-{seed}.txt", self.row.name.replace('/', "-"));
         let path = logs().join(file);
