@@ -23,6 +23,7 @@
 //! | `SLUICE_SEED=S` | the round with this seed alone, as a failure prints it |
 //! | `SLUICE_CHAOS_TIMES=N` | the same so often: a seed says what is done, and the scheduler when |
 //! | `SLUICE_CHAOS_FAULTS=kills+stops` | rounds have these faults: `calm`, `kills`, `stops`, `signals`, `daemon`, or `everything` |
+//! | `SLUICE_CHAOS_PATIENCE=SECONDS` | until a round in which nothing happens hangs |
 //! | `SLUICE_CHAOS_ONLY=recv,send,poll` | rounds have these operations alone (`chaos names` has them all): to make a failure smaller |
 //!
 //! A failure prints the command that runs its round again, and its report has the last events of each process.

@@ -105,6 +105,13 @@ pub struct Plan {
 /// On a machine that is busy with others, a process waits for a processor for seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The same, or what `SLUICE_CHAOS_PATIENCE` says, in seconds.
+fn patience() -> Duration {
+    let seconds = std::env::var("SLUICE_CHAOS_PATIENCE").ok();
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    seconds.map_or(PATIENCE, Duration::from_secs)
+}
+
 const CLIENTS_MAX: u64 = 3;
 const MORE_CONNECTIONS_MAX: u64 = 12;
 /// A connection whose ends wait for each other has no more bytes than that.
@@ -118,7 +125,7 @@ impl Plan {
             bytes_max,
             mutation: Mutation::None,
             without: 0,
-            patience: PATIENCE,
+            patience: patience(),
         }
     }
 
