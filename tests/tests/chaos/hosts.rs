@@ -32,6 +32,19 @@ fn replace_daemon(two: &mut Fleet<Pair>, random: &mut Random) -> Verdict {
     two.start(side)
 }
 
+/// What both daemons have logged and say of their programs' connections.
+fn describe(two: &Fleet<Pair>) -> String {
+    let states = SIDES.map(|side| match two.status(side) {
+        Ok(status) => format!(
+            "--- processes of {}: {:#}",
+            side.name(),
+            status["processes"]
+        ),
+        Err(problem) => format!("--- {} does not answer: {problem}", side.name()),
+    });
+    format!("{}\n{}", two.describe(), states.join("\n"))
+}
+
 /// Two hosts with RoCE in UDP between them.
 pub struct Fabric(Two);
 
@@ -77,7 +90,7 @@ impl Stage for Fabric {
     }
 
     fn describe(&self) -> String {
-        self.0.describe()
+        describe(&self.0)
     }
 }
 
@@ -122,7 +135,7 @@ impl Stage for Window {
     }
 
     fn describe(&self) -> String {
-        self.0.two.describe()
+        describe(&self.0.two)
     }
 }
 
@@ -182,7 +195,7 @@ impl Stage for Captured {
     }
 
     fn describe(&self) -> String {
-        self.0.fleet.describe()
+        describe(&self.0.fleet)
     }
 }
 
