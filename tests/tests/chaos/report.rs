@@ -1,14 +1,17 @@
 //! What is known of a round in which something was wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::Program;
 use crate::processes;
 use crate::round::Round;
-use crate::state::{Connection, Event};
+use crate::state::{Connection, EVENTS_MAX, Event};
 
 /// Of each process, in a report.
 const EVENTS_SHOWN: u64 = 24;
+
+/// Of a connection: its first ones, as far as the processes remember.
+const HISTORY_MAX: usize = 400;
 
 const KINDS: [&str; 5] = ["nobody", "server", "client", "continued", "helper"];
 
@@ -50,6 +53,12 @@ impl Report {
     }
 }
 
+/// The connection that a violation names.
+fn connection_of(found: &str) -> Option<u8> {
+    let (_, rest) = found.split_once("connection ")?;
+    rest.split([' ', ':']).next()?.parse().ok()
+}
+
 impl Round<'_> {
     /// What is unfinished, who has it, and the last events of each process.
     pub fn details(&self, connections: &[Connection]) -> String {
@@ -73,7 +82,26 @@ impl Round<'_> {
                 text += &self.event(event);
             }
         }
+        let found = self.found.iter().filter_map(|it| connection_of(it));
+        for number in found.collect::<BTreeSet<u8>>() {
+            text += &self.history(number);
+        }
         text
+    }
+
+    /// What all processes did with a connection, in the order of time.
+    fn history(&self, number: u8) -> String {
+        let mut all = Vec::new();
+        for (place, process) in self.processes.all.iter().enumerate() {
+            let events = self.state.events(place, EVENTS_MAX).unwrap_or_default();
+            let events = events.into_iter().filter(|it| it.connection == number);
+            all.extend(events.map(|event| (event.at_ns, process.pid, event)));
+        }
+        all.sort_by_key(|(at_ns, ..)| *at_ns);
+        let all = all.into_iter().take(HISTORY_MAX);
+        let lines =
+            all.map(|(_, pid, event)| format!("    {pid}: {}", self.event(event).trim_start()));
+        format!("  history of connection {number}:\n") + &lines.collect::<String>()
     }
 
     fn unfinished(&self, number: usize, connection: &Connection) -> String {

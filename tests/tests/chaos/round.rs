@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// A look that comes later than this counts as this: the machine stood still, and not the round.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 /// After a violation, for others of the same cause.
-const AFTERWARDS: Duration = Duration::from_millis(300);
+const AFTERWARDS: Duration = Duration::from_millis(50);
 /// For programs that have left the round.
 const END_LIMIT: Duration = Duration::from_secs(120);
 
@@ -322,7 +322,7 @@ impl Round<'_> {
         };
         let report = Report {
             summary,
-            found: std::mem::take(&mut self.found),
+            found: self.found.clone(),
             details,
             counts: self.state.counts()?,
             is_mutated: self.state.is_mutated()?,

@@ -9,7 +9,7 @@ use sluice_tests::suite::{Verdict, ensure};
 
 const CONNECTIONS_MAX: usize = 16;
 const PROCESSES_MAX: usize = 96;
-const EVENTS_MAX: u64 = 128;
+pub const EVENTS_MAX: u64 = 1024;
 const VIOLATIONS_MAX: u64 = 32;
 const VIOLATION_BYTES: usize = 512;
 
