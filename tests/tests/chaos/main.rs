@@ -20,6 +20,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SLUICE_SOAK=SECONDS` | each row goes on for so long with new seeds, and says every half a minute how far it is |
+//! | `SLUICE_ROWS=all` | also the rows `one-host/all` and `hosts/fabric-all`, which have what is known to fail |
 //! | `SLUICE_SEED=S` | the round with this seed alone, as a failure prints it |
 //! | `SLUICE_CHAOS_TIMES=N` | the same so often: a seed says what is done, and the scheduler when |
 //! | `SLUICE_CHAOS_FAULTS=kills+stops` | rounds have these faults: `calm`, `kills`, `stops`, `signals`, `daemon`, or `everything` |
