@@ -134,7 +134,7 @@ impl Lab {
         daemon.signal(Signal::KILL)?;
         daemon.finish(START_LIMIT)?;
         fs::remove_file(self.socket())?;
-        self.daemon = Some(start_daemon(sluice, self.path())?);
+        self.daemon = Some(start_daemon(sluice, self.path(), self.user)?);
         Ok(())
     }
 
