@@ -13,6 +13,7 @@
 
 use crate::clock::now_ns;
 use crate::confined::is_refusing;
+use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
 use crate::kernel::sleep_until_writable;
 use crate::lock::count_bytes;
@@ -97,8 +98,15 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
         return false;
     }
     end.leave_ring(tx);
+    // Somebody who writes past this end's lock may have written behind the ring's bytes: another program that has the
+    // socket, or the C library by itself.
+    let is_last = || tcp_bytes_written(fd, end.role()) == Ok(out.switch_offset());
     let can_send = |unread| {
-        !is_refusing() && !end.has_shut_tx() && is_open_for_writing(fd) && has_room(fd, unread)
+        !is_refusing()
+            && !end.has_shut_tx()
+            && is_open_for_writing(fd)
+            && has_room(fd, unread)
+            && is_last()
     };
     for (address, len) in tx.stream.take_back(out, can_send).into_iter().flatten() {
         if send_all(fd, address, len).is_err() {

@@ -105,6 +105,19 @@ pub fn through_kernel(
     result
 }
 
+/// From here on bytes may be written that this end does not see: what is in the ring comes before them, and cannot be taken
+/// back any more.
+pub fn leave_to_others(end: &End, generation: u32, fd: i32) {
+    let Locked::Held(mut tx) = end.lock_tx(generation) else {
+        return;
+    };
+    if let Some(out) = end.outgoing() {
+        serve(end, fd, &mut tx, &out);
+    }
+    end.leave_ring(&mut tx);
+    tx.stream.note_tcp();
+}
+
 /// Whether what this end writes next would go to the ring, as things are.
 pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let Locked::Held(mut tx) = end.lock_tx(generation) else {

@@ -242,5 +242,11 @@ impl<P: Fn(usize) -> isize> Taker for IntoPipe<'_, P> {
 /// `splice` from a pipe into a tracked connection.
 pub fn splice_to(conn: &Conn, whole: impl Fn() -> isize) -> isize {
     export::export(conn, Reason::KernelCall);
-    whole()
+    // The kernel's bytes come behind those in the ring, which nobody may ask back from here on.
+    to_c(through_kernel(
+        conn.end,
+        conn.generation,
+        conn.fd,
+        &mut || usize::try_from(whole()).map_err(|_| Errno(errno())),
+    ))
 }
