@@ -82,13 +82,10 @@ const ONE_HOST: [(bool, &[Faults]); 10] = [
 
 /// A sender that is stopped in the middle of a write has its connection reset by exec (docs/limitations.md, "Giving a
 /// connection away").
-const EXECUTED: &[&str] = &["exec", "exec-self", "splice-out"];
-
-/// A known fault: what splice moves from a pipe to a socket sometimes comes before bytes that are in the ring.
-const SPLICED: &[&str] = &["splice-out"];
+const EXECUTED: &[&str] = &["exec", "exec-self"];
 
 /// Between hosts unread bytes of a ring do not go along (docs/limitations.md, "Lanes between hosts").
-const GIVEN_AWAY: &[&str] = &["exec", "exec-self", "pass", "splice-out"];
+const GIVEN_AWAY: &[&str] = &["exec", "exec-self", "pass"];
 
 /// Rounds of a row between hosts have one of these each.
 const MOST: &[Faults] = &[
@@ -118,7 +115,6 @@ fn one_host(programs: &Arc<Programs>) -> Vec<Trial> {
             faults,
             without: match faults {
                 [only] if only.stops => EXECUTED,
-                [_] => SPLICED,
                 _ => &[],
             },
             bytes_max: ONE_HOST_BYTES_MAX,
@@ -151,7 +147,7 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
     let hosts = |name, faults, set_up| Place {
         name,
         faults,
-        without: SPLICED,
+        without: &[],
         is_static: false,
         set_up,
     };
@@ -197,7 +193,7 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
 }
 
 /// What every run has. The other rows have what is known to fail: what docs/limitations.md says of lanes between hosts
-/// and of exec, programs that wait for good beside unread bytes when a daemon is killed, and splice.
+/// and of exec, and programs that wait for good beside unread bytes when a daemon is killed.
 fn is_usual(name: &str) -> bool {
     !["hosts/fabric-all", "one-host/all"].contains(&name)
 }

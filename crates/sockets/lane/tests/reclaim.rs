@@ -52,6 +52,40 @@ fn unread_bytes_go_back_and_come_by_tcp_before_later_ones() {
     assert!(kernel_recv(pair.b.fd, &mut more, libc::MSG_DONTWAIT).is_err());
 }
 
+/// splice, another program that has the socket, the C library by itself: what they have written is behind the ring's bytes.
+#[test]
+fn bytes_are_not_taken_back_behind_those_of_others() {
+    type Write = fn(&Side, &[u8]);
+    let unseen: Write = |side, bytes| {
+        side.end.pin(side.generation, Reason::Shared);
+        assert_eq!(common::kernel_send(side.fd, bytes, 0), Ok(bytes.len()));
+    };
+    let seen: Write = |side, bytes| {
+        let call = &mut || common::kernel_send(side.fd, bytes, 0);
+        let sent = sluice_lane::send::through_kernel(side.end, side.generation, side.fd, call);
+        assert_eq!(sent, Ok(bytes.len()));
+    };
+    let announced: Write = |side, bytes| {
+        sluice_lane::send::leave_to_others(side.end, side.generation, side.fd);
+        assert_eq!(common::kernel_send(side.fd, bytes, 0), Ok(bytes.len()));
+    };
+    for write in [unseen, seen, announced] {
+        let pair = Pair::enabled(SMALL_RING);
+        assert_eq!(pair.a.send(&bytes_at(0, 100), false), Ok(100));
+        write(&pair.a, &bytes_at(100, 50));
+        let sender = pair.a;
+        let mut help = || reclaim::look(sender.end, sender.generation, sender.fd);
+        let fetched = give_away(&pair, now_ns() + LONG_NS, &mut help);
+        assert_eq!(fetched, Fetched::Left(100));
+        let mut got = [0; 150];
+        let mut done = 0;
+        while done < got.len() {
+            done += pair.b.recv(&mut got[done..], BLOCK).unwrap();
+        }
+        check_bytes(0, &got);
+    }
+}
+
 #[test]
 fn bytes_that_go_round_the_rings_end_come_back_in_order() {
     let pair = Pair::enabled(SMALL_RING);

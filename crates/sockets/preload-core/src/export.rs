@@ -9,6 +9,7 @@ use core::ffi::c_int;
 use sluice_lane::clock::now_ns;
 use sluice_lane::reason::Reason;
 use sluice_lane::reclaim::{self, Fetched};
+use sluice_lane::send;
 use sluice_shmem::direction::Direction;
 
 /// All exports of one call together wait this long for peers that do not answer, and one of them
@@ -35,6 +36,13 @@ pub fn export(conn: &Conn, reason: Reason) -> bool {
     fetched == Fetched::All && !conn.end.has_gap()
 }
 
+/// The same before the C library or the kernel reads and writes by itself, at any time from now on.
+pub fn export_to_unseen(conn: &Conn, reason: Reason) -> bool {
+    let fetched = export(conn, reason);
+    send::leave_to_others(conn.end, conn.generation, conn.fd);
+    fetched
+}
+
 /// The same where there is something to do about bytes that are left, so that only a peer that is
 /// awake is waited for.
 pub fn export_at_once(conn: &Conn, reason: Reason) -> bool {
@@ -49,8 +57,11 @@ pub fn export_at_once(conn: &Conn, reason: Reason) -> bool {
 /// kernel does not have.
 pub fn leave_to_kernel(fd: c_int, reason: Reason) -> bool {
     match conn::get(fd) {
-        Some(conn) if conn.end.is_pinned() && conn.is_empty() => !conn.end.has_gap(),
-        Some(conn) => export(&conn, reason),
+        Some(conn) if conn.end.is_pinned() && conn.is_empty() => {
+            send::leave_to_others(conn.end, conn.generation, conn.fd);
+            !conn.end.has_gap()
+        }
+        Some(conn) => export_to_unseen(&conn, reason),
         None => true,
     }
 }

@@ -72,7 +72,7 @@ hooks! {
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         // Streams read and write inside the C library, where no hook is.
         if let Some(conn) = conn::get(fd)
-            && !export::export(&conn, Reason::KernelCall)
+            && !export::export_to_unseen(&conn, Reason::KernelCall)
             && !mode.is_null()
             // SAFETY: a string of the program's.
             && unsafe { CStr::from_ptr(mode) }.to_bytes().iter().any(|it| b"r+".contains(it))

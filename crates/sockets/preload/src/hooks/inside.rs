@@ -10,7 +10,7 @@ use sluice_preload_core::{Errno, Reason, conn, export, to_c};
 /// The kernel is to carry this connection from here on. Whether it has all bytes that are unread: they stay in the ring
 /// when the peer does not take them back, because it is stopped.
 fn leave_lane(fd: c_int) -> bool {
-    conn::get(fd).is_none_or(|conn| export::export(&conn, Reason::KernelCall))
+    conn::get(fd).is_none_or(|conn| export::export_to_unseen(&conn, Reason::KernelCall))
 }
 
 /// The same before a read, which would miss what is in the ring: `EAGAIN` then, of which programs know that
