@@ -114,7 +114,7 @@ impl Machine {
         let program = self.pair.hosts[host].program;
         if self.asleep[host].is_none()
             && program.look().is_some()
-            && let Some(announced) = wait::announce(program.end, program.generation)
+            && let Ok(announced) = wait::announce(program.end, program.generation)
         {
             // What was written until now and not read may have been missed by the one who sleeps
             // only if the kernel has it, too.
