@@ -354,17 +354,13 @@ fn another_version_is_told_which_ones_there_are() {
     });
     let why = alpha.unreachable().remove(0).1;
     assert_eq!(why, Why::Version { theirs: later });
-    assert!(
-        why.to_string()
-            .contains("speaks version 8 to 10, this one 1 to 3"),
-        "{why}"
-    );
+    let versions = format!("speaks version {later}, this one {VERSIONS}");
+    assert!(why.to_string().contains(&versions), "{why}");
     run([&mut alpha], "the refusal", |_| beta.is_finished());
     let (kind, body) = beta.join().unwrap().unwrap();
-    assert_eq!(
-        (kind, body),
-        (REFUSE, vec![Reason::Version as u8, 0, 1, 0, 2])
-    );
+    let versions = [VERSIONS.first, VERSIONS.last].map(u16::to_be_bytes);
+    let refusal = [&[Reason::Version as u8], versions.as_flattened()].concat();
+    assert_eq!((kind, body), (REFUSE, refusal));
 }
 
 #[test]
