@@ -186,8 +186,8 @@ pub unsafe fn before_exec(target: Target, env: *const *const c_char) -> Carry {
 /// # Safety
 /// As of [`reach::is_preloaded`].
 unsafe fn warn_of_clean_environment(env: *const *const c_char) {
-    // One that has announced a connection is a program, and knows what it does.
-    let is_wrapper = IS_STARTED.load(Ordering::Relaxed) && !link::is_known();
+    // One that has made or inherited a socket is a program, and knows what it does.
+    let is_wrapper = IS_STARTED.load(Ordering::Relaxed) && fds::highest() == 0;
     // SAFETY: the caller's promise.
     if !is_wrapper || unsafe { reach::is_preloaded(env) } {
         return;
