@@ -26,5 +26,3 @@ pub mod shares;
 mod socket;
 mod status;
 mod words;
-
-pub use namespace::Prover;
