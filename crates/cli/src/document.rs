@@ -17,6 +17,9 @@ pub struct Document {
     /// Bytes of each ring of new lanes.
     pub ring_bytes: u64,
     pub lanes: Lanes,
+    /// Why no connection gets one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_lanes: Option<String>,
     /// What the daemon was started with, if we may know.
     pub options: Option<serde_json::Map<String, serde_json::Value>>,
     pub counters: BTreeMap<String, serde_json::Value>,

@@ -160,6 +160,25 @@ fn doctor_sees_a_hung_daemon() {
 }
 
 #[test]
+fn a_daemon_that_gives_no_lanes_says_why() {
+    let scratch = Scratch::new();
+    let why = "TCP sequence numbers cannot be read";
+    let document = document(1).replacen('{', &format!("{{\"no_lanes\":\"{why}\","), 1);
+    let _daemon = Daemon::start(&scratch.socket(), Manner::Answers(document));
+    let status = scratch.sluice(["status"]).output().unwrap();
+    let text = stdout(&status);
+    assert!(
+        text.contains(&format!("no connection gets a lane: {why}")),
+        "{text}"
+    );
+    let doctor = scratch.sluice(["doctor"]).output().unwrap();
+    assert_eq!(doctor.status.code(), Some(1));
+    let text = unwrapped(&stdout(&doctor));
+    assert!(text.contains(&format!("gives no lanes: {why}")), "{text}");
+    assert!(text.contains("CAP_BPF and CAP_NET_ADMIN"), "{text}");
+}
+
+#[test]
 fn man_pages_and_completions_are_written() {
     let scratch = Scratch::new();
     let pages = scratch.path("man");

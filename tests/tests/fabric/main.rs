@@ -6,6 +6,8 @@
 
 #[path = "../roce/attacks.rs"]
 mod attacks;
+#[path = "../../../crates/hosts/daemon/tests/common/mod.rs"]
+mod common;
 mod hosts;
 mod matrix;
 mod plain;
@@ -15,6 +17,7 @@ mod security;
 mod sleepers;
 mod ssh;
 mod tools;
+mod translated;
 mod troubles;
 mod web;
 #[allow(dead_code)]
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     trials.extend(suite::usual(queues::trials(), queues::is_usual));
     trials.extend(plain::trials());
     trials.extend(security::trials());
+    trials.extend(translated::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()
 }

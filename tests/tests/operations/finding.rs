@@ -456,7 +456,8 @@ fn no_privileges() -> Verdict {
     ensure(text.contains("the option is not used"), || text.clone())
 }
 
-/// The option is used by a daemon that has given up all capabilities, and its figures are served.
+/// The option is used by a daemon that has given up all capabilities but `CAP_BPF`, by which it compares
+/// connections, and its figures are served.
 fn capabilities_given_up() -> Verdict {
     let mut hosts = Hosts::new(Settings::default())?;
     for side in SIDES {
@@ -466,8 +467,8 @@ fn capabilities_given_up() -> Verdict {
         hosts.two.start_by(side, command)?;
         let status = format!("/proc/{}/status", hosts.two.daemon(side)?.id());
         let status = std::fs::read_to_string(status)?;
-        let has_none = |set: &str| status.contains(&format!("{set}:\t0000000000000000"));
-        ensure(has_none("CapPrm") && has_none("CapBnd"), || status.clone())?;
+        let has_one = |set: &str| status.contains(&format!("{set}:\t0000008000000000"));
+        ensure(has_one("CapPrm") && has_one("CapBnd"), || status.clone())?;
     }
     hosts.exchange_by_rings()?;
     let text = scrape(&hosts.two, Side::Left, "text/plain")?;

@@ -25,7 +25,7 @@ pub fn trials() -> Vec<Trial> {
             capabilities("roce-udp", &[], FOR_NAMESPACES)
         }),
         trial("service/capabilities/one-namespace", || {
-            capabilities("roce-udp", &["--one-namespace"], 0)
+            capabilities("roce-udp", &["--one-namespace"], FOR_NUMBERS)
         }),
         trial("service/capabilities/af-xdp", || {
             capabilities("roce", &["--one-namespace"], FOR_AF_XDP)
@@ -160,6 +160,9 @@ fn threads(pid: u32) -> Verdict<Vec<Thread>> {
 
 /// capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
 const FOR_NAMESPACES: u64 = 1 << 12 | 1 << 21 | 1 << 39;
+
+/// CAP_BPF.
+const FOR_NUMBERS: u64 = 1 << 39;
 
 /// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
 const FOR_AF_XDP: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;

@@ -8,6 +8,7 @@ use super::{Check, Verdict};
 use crate::daemon::{self, State};
 use crate::document::Document;
 use crate::error::{Failure, reason};
+use crate::terminal::harmless;
 use crate::trial::{self, CHILD_TIMEOUT, Trial};
 use crate::{locate, units};
 
@@ -169,16 +170,31 @@ fn control_socket(socket: &Path, program: bool) -> Check {
     let state = daemon::probe(socket);
     let shown = socket.display();
     match state {
-        State::Running { pid, uid } => match running_version(socket) {
-            Some(version) if version != VERSION => Check::missing(
-                NAME,
-                format!("{shown}: a daemon of version {version} runs, sluice is {VERSION}"),
-                "stop it with 'sluice down'; the next 'sluice run' starts the right one",
-            ),
+        State::Running { pid, uid } => match running(socket) {
+            Some(daemon) if !daemon.version.is_empty() && daemon.version != VERSION => {
+                let version = daemon.version;
+                Check::missing(
+                    NAME,
+                    format!("{shown}: a daemon of version {version} runs, sluice is {VERSION}"),
+                    "stop it with 'sluice down'; the next 'sluice run' starts the right one",
+                )
+            }
             _ if !daemon::serves_us(uid) => {
                 let state = daemon::third_users(uid);
                 Check::missing(NAME, format!("{shown}: {state}"), state.hint())
             }
+            Some(Document {
+                no_lanes: Some(why),
+                ..
+            }) => Check::missing(
+                NAME,
+                format!(
+                    "{shown}: pid {pid}, uid {uid}, gives no lanes: {}",
+                    harmless(&why)
+                ),
+                "start it with CAP_BPF and CAP_NET_ADMIN in the first user namespace, as root's \
+                 service has them, or let each user run one of their own",
+            ),
             _ => Check::ok(NAME, format!("{shown}: running, pid {pid}, uid {uid}")),
         },
         State::Absent | State::Stale if program => trial(socket, &state),
@@ -188,10 +204,9 @@ fn control_socket(socket: &Path, program: bool) -> Check {
     }
 }
 
-fn running_version(socket: &Path) -> Option<String> {
+fn running(socket: &Path) -> Option<Document> {
     let (_, text) = daemon::fetch_status(socket).ok()?;
-    let document: Document = serde_json::from_slice(&text).ok()?;
-    (!document.version.is_empty()).then_some(document.version)
+    serde_json::from_slice(&text).ok()
 }
 
 /// No daemon runs: tries whether one would, on a socket of another name in the directory that it would

@@ -119,6 +119,9 @@ fn colour_path(text: String, connection: &Connection, style: Style) -> String {
 /// The whole table of one daemon. `limit` is the width that lines may have, `None` for any.
 pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String {
     let mut text = format!("{}\n", style.dim(&daemon_line(document)));
+    if let Some(why) = &document.no_lanes {
+        let _ = writeln!(text, "no connection gets a lane: {}", harmless(why));
+    }
     if let Some(fabric) = &document.fabric {
         text.push_str(&peers::render(fabric, style, limit));
     }

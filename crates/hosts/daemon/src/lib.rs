@@ -26,3 +26,5 @@ pub mod shares;
 mod socket;
 mod status;
 mod words;
+
+pub use namespace::Prover;

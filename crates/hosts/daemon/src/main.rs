@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use sluice_control::{files, paths};
+use sluice_daemon::Prover;
 use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::fabric::finding::Finding;
@@ -290,6 +291,7 @@ fn serve(arguments: Arguments) -> Outcome {
     let limits = Limits::of_this_process();
     let listener = Listener::bind(&config.socket, config.allow_all_users)?;
     // With capabilities that are needed for no more than this.
+    let prover = Prover::new(config.one_namespace, !config.allow_all_users);
     let finding = match &peering {
         Some(peering) if peering.discovery.option => {
             let identity = sluice_peering::Identity::load(peering)?;
@@ -356,7 +358,7 @@ fn serve(arguments: Arguments) -> Outcome {
         log_format: arguments.log_format.name(),
         log_file: absolute(arguments.log_file)?,
     };
-    let mut server = Server::on(listener, config, limits, fabric)?;
+    let mut server = Server::on((listener, prover), config, limits, fabric)?;
     server.set_options(options);
     if let Some(address) = metrics {
         server.serve_metrics(address).map_err(|error| {

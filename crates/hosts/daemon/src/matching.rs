@@ -1,12 +1,11 @@
 //! Finds the two ends of a connection among all ends that programs announced.
 //!
 //! An end is known by its addresses and its network namespace. Within a namespace the kernel has
-//! at most one live socket for a pair of addresses (and interface, for sockets bound to one),
-//! so the end with the mirrored addresses is the other end of the same connection, provided that
-//! both sockets are alive at one instant. sluiced closes its copy of a socket before it looks
-//! for a match, or it would keep the connection open. So the earlier end may have been closed
-//! since, even if nobody said so: what is found here are candidates, which
-//! [`crate::namespace::Prover::prove`] accepts or not.
+//! at most one live socket for a pair of addresses (and interface, for sockets bound to one).
+//! The one with the mirrored addresses is the other end of the same connection, unless packets are
+//! redirected on the way, or it has been removed since: sluiced closes its copy of a socket before
+//! it looks for a match, or it would keep the connection open. What is found here are candidates,
+//! which [`crate::namespace::prove`] accepts or not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -73,9 +72,12 @@ pub struct Announced {
 pub enum Waiting {
     /// The other end has not been announced.
     Peer,
-    /// An end with the mirrored addresses is in another namespace and nothing proves that it
-    /// belongs to this one.
+    /// An end with the mirrored addresses is there, and the kernel does not say whether it belongs to
+    /// this one.
     Proof,
+    /// An end with the mirrored addresses is there, and is another connection's. The other end has
+    /// not been announced.
+    Other,
     /// There was a match, but all lanes that there may be are in use.
     Full,
     /// There was a match, but no memory or descriptor for its lane.

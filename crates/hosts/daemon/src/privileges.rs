@@ -27,9 +27,11 @@ pub struct Needs<'a> {
 pub fn needed(needs: &Needs<'_>) -> u64 {
     use Capability::{Bpf, DacOverride, IpcLock, NetAdmin, NetRaw, Perfmon, SysAdmin};
     let mut all: Vec<Capability> = Vec::new();
+    // To run what reads sequence numbers, before Linux 5.19.
+    all.push(Bpf);
     if needs.namespaces {
         // Whether two sockets in two network namespaces are one connection (`namespace`).
-        all.extend([SysAdmin, Bpf, NetAdmin]);
+        all.extend([SysAdmin, NetAdmin]);
     }
     if needs.capture {
         // What a relay executes with, until its programs are in the kernel; these ask who connects
@@ -69,7 +71,7 @@ mod tests {
     fn each_need_brings_what_it_takes_and_no_more() {
         use Capability::{Bpf, IpcLock, NetAdmin, NetRaw, Perfmon, SysAdmin};
         let none = Needs::default();
-        assert_eq!(needed(&none), 0);
+        assert_eq!(needed(&none), set(&[Bpf]));
         let of_device = |device| {
             needed(&Needs {
                 fabric: Some(device),
@@ -79,10 +81,10 @@ mod tests {
         let of_xdp = set(&[NetRaw, NetAdmin, Bpf, Perfmon, IpcLock]);
         assert_eq!(of_device(None), of_xdp);
         assert_eq!(of_device(Some(&Device::Roce)), of_xdp);
-        assert_eq!(of_device(Some(&Device::RoceUdp)), 0);
-        assert_eq!(of_device(Some(&Device::Shm)), 0);
+        assert_eq!(of_device(Some(&Device::RoceUdp)), set(&[Bpf]));
+        assert_eq!(of_device(Some(&Device::Shm)), set(&[Bpf]));
         let hardware = Device::Hardware("mlx5_0".to_owned());
-        assert_eq!(of_device(Some(&hardware)), set(&[IpcLock]));
+        assert_eq!(of_device(Some(&hardware)), set(&[Bpf, IpcLock]));
         let namespaces = Needs {
             namespaces: true,
             ..none

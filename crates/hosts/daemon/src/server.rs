@@ -89,7 +89,6 @@ pub struct Server {
     lanes: Lanes,
     prover: Prover,
     homes: Homes,
-    retries: Vec<announce::Retry>,
     /// When ends are looked for that were closed without a word.
     sweep_at: Option<Instant>,
     asking: VecDeque<announce::Asking>,
@@ -123,12 +122,13 @@ impl Server {
         fabric: Option<Fabric>,
     ) -> Result<Server, ListenError> {
         let listener = Listener::bind(&config.socket, config.allow_all_users)?;
-        Server::on(listener, config, limits, fabric)
+        let prover = Prover::new(config.one_namespace, !config.allow_all_users);
+        Server::on((listener, prover), config, limits, fabric)
     }
 
     /// Serves whom a listener lets connect.
     pub fn on(
-        listener: Listener,
+        (listener, prover): (Listener, Prover),
         config: Config,
         limits: Limits,
         fabric: Option<Fabric>,
@@ -152,9 +152,8 @@ impl Server {
             receivers: Pool::new(RECEIVER, now),
             next_client: 1,
             matcher: Matcher::default(),
-            prover: Prover::new(config.one_namespace, !config.allow_all_users),
+            prover,
             homes: Homes::new(),
-            retries: Vec::new(),
             sweep_at: None,
             asking: VecDeque::new(),
             questions: VecDeque::new(),
@@ -240,7 +239,6 @@ impl Server {
             self.answer_due();
             self.turn_fabric();
             self.turn_gateway();
-            self.retry_proofs();
             self.sweep();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
@@ -265,9 +263,6 @@ impl Server {
         let now = Instant::now();
         let receivers = self.receivers.next_deadline(now);
         let receivers = receivers.map(|due| due.saturating_duration_since(now));
-        let retry = self
-            .next_retry()
-            .map(|due| due.saturating_duration_since(now));
         let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|limit| limit.saturating_sub(now.duration_since(self.idle_since)));
         let fabric = self.fabric.as_ref().and_then(Fabric::next_deadline);
@@ -275,7 +270,7 @@ impl Server {
         let gateway = self.gateway.as_ref().and_then(Gateway::next_deadline);
         let gateway = gateway.map(|due| due.saturating_duration_since(now));
         let sweep = self.sweep_at.map(|due| due.saturating_duration_since(now));
-        let all = [retry, receivers, idle, fabric, gateway, sweep];
+        let all = [receivers, idle, fabric, gateway, sweep];
         all.into_iter().flatten().min()
     }
 

@@ -1,6 +1,6 @@
 //! What an announced descriptor is.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use serde::{Deserialize, Serialize};
@@ -47,12 +47,4 @@ fn normal(mut address: SocketAddr) -> SocketAddr {
         v6.set_flowinfo(0);
     }
     address
-}
-
-/// Whether connections to this address can come from another network namespace at all.
-pub fn leaves_namespace(address: SocketAddr) -> bool {
-    match address.ip() {
-        IpAddr::V4(ip) => !ip.is_loopback(),
-        IpAddr::V6(ip) => !ip.is_loopback(),
-    }
 }

@@ -31,6 +31,9 @@ pub struct Report<'a> {
     pub uptime_s: u64,
     pub ring_bytes: u32,
     pub lanes: LaneCounts,
+    /// Why no connection gets one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_lanes: Option<&'a str>,
     /// Ends that were announced and not released.
     pub ends_announced: usize,
     /// For root and its own user.
@@ -365,7 +368,8 @@ fn waiting_text(entry: &Entry) -> &'static str {
         _ if entry.partner.is_some() => "starting",
         _ if entry.laned => "other end has gone",
         Waiting::Peer => Reason::NoPeer.text(),
-        Waiting::Proof => "other namespace, and nothing proves the connection",
+        Waiting::Proof => "nothing proves the connection: sluiced cannot read its sequence numbers",
+        Waiting::Other => "what has its peer's addresses is another connection's end",
         Waiting::Full => "all lanes are in use",
         Waiting::Memory => "no memory or descriptor for a lane",
         Waiting::Unread => "a program has not read sluiced's messages",

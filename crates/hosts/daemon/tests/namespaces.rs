@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -93,6 +94,29 @@ fn two_namespaces_share_a_lane() {
         assert_joined(&client, &server);
     }
     assert_eq!(daemon.counter("matches_across_namespaces"), 2);
+}
+
+/// The kernel finds sockets that are bound to a device by what comes in there alone.
+#[test]
+fn sockets_that_are_bound_to_a_device_share_a_lane() {
+    let Some([cable]) = cables("sockets_that_are_bound_to_a_device_share_a_lane") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    for family in [0, 1] {
+        for bound in 0..2 {
+            let (client, server) = (daemon.program("client"), daemon.program("server"));
+            let (connected, accepted) = cable.connection(family, 4000 + bound, 5000 + bound);
+            let fd = [connected.as_raw_fd(), accepted.as_raw_fd()][usize::from(bound)];
+            let device = *b"cable\0";
+            let (level, name) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+            sluice_sys::unix::set_option(fd, level, name, &device).unwrap();
+            client.announce(0, &connected);
+            client.settle();
+            server.announce(0, &accepted);
+            assert_joined(&client, &server);
+        }
+    }
 }
 
 #[test]
@@ -200,19 +224,7 @@ fn without_privileges_connections_across_namespaces_stay_on_tcp() {
     let Some([cable]) = cables(test) else {
         return;
     };
-    // The daemon of another user, with a directory of its own.
-    use std::os::unix::process::CommandExt;
-    const NOBODY: u32 = 65_534;
-    let scratch = common::Scratch::new();
-    std::os::unix::fs::chown(&scratch.0, Some(NOBODY), Some(NOBODY)).unwrap();
-    let program = scratch.0.join("sluiced");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluiced"), &program).unwrap();
-    let mut command = Command::new(&program);
-    command.arg("--socket").arg(scratch.socket());
-    command.uid(NOBODY).gid(NOBODY);
-    let child = common::execute_copy(|| command.spawn());
-    let daemon = Daemon { child, scratch };
-    wait_for("the start of sluiced", || daemon.ping().is_ok());
+    let daemon = of_nobody(&[]);
     let (client, server) = (daemon.program("client"), daemon.program("server"));
     let (connected, accepted) = cable.connection(0, 4000, 5000);
     client.announce(0, &connected);
@@ -223,4 +235,52 @@ fn without_privileges_connections_across_namespaces_stay_on_tcp() {
     assert_eq!(daemon.counter("mirrors_unproven"), 1);
     let status = daemon.status().to_string();
     assert!(status.contains("nothing proves the connection"), "{status}");
+}
+
+/// The daemon of another user, without privileges, with a directory of its own.
+fn of_nobody(arguments: &[&str]) -> Daemon {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let scratch = common::Scratch::new();
+    std::os::unix::fs::chown(&scratch.0, Some(NOBODY), Some(NOBODY)).unwrap();
+    let program = scratch.0.join("sluiced");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluiced"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command
+        .arg("--socket")
+        .arg(scratch.socket())
+        .args(arguments);
+    command.uid(NOBODY).gid(NOBODY);
+    let child = common::execute_copy(|| command.spawn());
+    let daemon = Daemon { child, scratch };
+    wait_for("the start of sluiced", || daemon.ping().is_ok());
+    daemon
+}
+
+#[test]
+fn without_privileges_one_user_is_believed_in_a_namespace_and_several_are_not() {
+    if !rustix::process::geteuid().is_root() {
+        let test = "without_privileges_one_user_is_believed_in_a_namespace_and_several_are_not";
+        return common::skip(test, "it takes root");
+    }
+    for (arguments, is_believed) in [(&[][..], true), (&["--allow-all-users"][..], false)] {
+        let daemon = of_nobody(arguments);
+        let (client, server) = (daemon.program("client"), daemon.program("server"));
+        let (connected, accepted) = common::tcp_pair("127.0.0.1:0");
+        client.announce(0, &connected);
+        client.settle();
+        server.announce(0, &accepted);
+        let status = if is_believed {
+            assert_joined(&client, &server);
+            daemon.status()
+        } else {
+            server.settle();
+            client.settle();
+            daemon.status()
+        };
+        assert_eq!(status["counters"]["matches"], u64::from(is_believed));
+        assert_eq!(status["no_lanes"].is_string(), !is_believed, "{status}");
+        let is_shown = status.to_string().contains("nothing proves the connection");
+        assert_eq!(is_shown, !is_believed, "{status}");
+    }
 }

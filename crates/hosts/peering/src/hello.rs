@@ -10,8 +10,8 @@ use crate::frame::GREETING_BYTES_MAX;
 use crate::proof::PROOF_BYTES;
 
 /// Versions of what daemons say to each other that this one speaks, frames and messages alike. Version 2 has
-/// words of several queue pairs.
-pub const VERSIONS: Versions = Versions { first: 1, last: 2 };
+/// words of several queue pairs, version 3 those of initial sequence numbers.
+pub const VERSIONS: Versions = Versions { first: 1, last: 3 };
 
 /// Bytes of the random number that a daemon takes when it starts.
 pub const INSTANCE_BYTES: usize = 16;

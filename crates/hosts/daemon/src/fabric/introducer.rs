@@ -17,19 +17,22 @@ use super::memory::{ForeignParkingTable, Memory, Taken};
 use super::window::{DirectLane, Ended};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
+use crate::namespace::Numbers;
 use crate::peer::PeerName;
 
+mod comparing;
 mod direct;
 mod peers;
+mod questions;
 
+use comparing::agree;
 pub use direct::{GivenDirect, Windowed};
 use peers::Peer;
 pub use peers::{Known, KnownPair, LinkState};
+use questions::Question;
 
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
-/// Questions of peers that wait for an answer; who gets none asks again.
-const QUESTIONS_MAX: usize = 4096;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -77,6 +80,8 @@ enum Progress {
 #[derive(Debug)]
 struct End {
     announced: Announced,
+    /// Where its streams begin; `None` if this daemon cannot tell, and believes its programs.
+    numbers: Option<Numbers>,
     peer: Option<PeerName>,
     /// The peer has said that nobody there has the other end, or there is to be no lane.
     is_alone: bool,
@@ -92,23 +97,14 @@ struct Ending {
     open: Option<(PeerName, LaneNumber)>,
 }
 
-/// A peer's question whether the other end of its one is here.
-#[derive(Debug)]
-struct Question {
-    from: PeerName,
-    theirs: Token,
-    /// As our end has the addresses.
-    tuple: Tuple,
-}
-
 /// The programs' memory, how to see them sleep, and their sockets; asked when a lane is made.
 pub trait Programs: Windowed {
     /// The program's parking table.
     fn parking(&mut self, client: ClientId) -> Result<Arc<ForeignParkingTable>, Errno>;
-    /// Whether the socket of this announcement is the established one with its addresses now, as
-    /// the kernel says. A program may have closed it without a word, and its port may be somebody
-    /// else's.
-    fn is_here(&self, announced: &Announced) -> bool;
+    /// Whether the socket of this announcement is the established one with its addresses now, and these
+    /// are its numbers if there are some, as the kernel says. A program may have closed it without a
+    /// word, and its port may be somebody else's.
+    fn is_here(&self, announced: &Announced, numbers: Option<Numbers>) -> bool;
 }
 
 /// All peers and all ends that could have a peer on another host.
@@ -124,7 +120,7 @@ pub struct Introducer {
     by_tuple: HashMap<Tuple, Token>,
     next_token: u64,
     /// Ends of peers, by their addresses as our end has them.
-    foreign: HashMap<Tuple, (PeerName, Token)>,
+    foreign: HashMap<Tuple, (PeerName, Token, Option<Numbers>)>,
     foreign_order: VecDeque<Tuple>,
     /// Lanes whose programs are done with them, until the carrier is, too.
     ending: HashMap<Token, Ending>,
@@ -225,8 +221,14 @@ impl Introducer {
 
     // Programs.
 
-    /// A program has announced an end for which there is none on this host.
-    pub fn announced(&mut self, announced: Announced, programs: &mut dyn Programs) {
+    /// A program has announced an end for which there is none on this host. Its numbers, unless this
+    /// daemon cannot tell and believes its programs.
+    pub fn announced(
+        &mut self,
+        announced: Announced,
+        numbers: Option<Numbers>,
+        programs: &mut dyn Programs,
+    ) {
         self.released(announced.key);
         let token = Token(self.next_token);
         self.next_token += 1;
@@ -238,6 +240,7 @@ impl Introducer {
             token,
             End {
                 announced,
+                numbers,
                 peer: peer.clone(),
                 is_alone: false,
                 progress: Progress::Waiting,
@@ -245,8 +248,7 @@ impl Introducer {
         );
         match peer {
             Some(name) => {
-                let tuple = announced.tuple;
-                self.say(&name, Word::End { token, tuple });
+                self.say_end(&name, token);
                 self.look_for_match(token, programs);
             }
             None => {
@@ -343,8 +345,16 @@ impl Introducer {
             // A peer that has just come up is told of it soon.
             return self.peer_at(end.announced.tuple.peer.ip()).is_some();
         };
-        let tuple = end.announced.tuple;
-        self.say(&name, Word::Ask { token, tuple });
+        let (tuple, numbers) = (end.announced.tuple, end.numbers);
+        if !self.compares(&name, numbers) {
+            return false;
+        }
+        let ask = Word::Ask {
+            token,
+            tuple,
+            numbers,
+        };
+        self.say(&name, ask);
         true
     }
 
@@ -353,35 +363,6 @@ impl Introducer {
         let end = self.ends.get(self.by_key.get(&key)?)?;
         let address = end.announced.tuple.peer.ip();
         end.peer.is_none().then_some(address)
-    }
-
-    /// Ends that wait in vain, as peers have said.
-    pub fn take_alone(&mut self) -> Vec<Announced> {
-        std::mem::take(&mut self.alone)
-    }
-
-    /// Questions of peers that wait for [`Introducer::answer`].
-    pub fn questions(&self) -> usize {
-        self.questions.len()
-    }
-
-    /// Answers the first of what peers have asked. Every program was heard since: whoever has taken part in as much as
-    /// the asking end has announced its own long ago (decision 0006).
-    pub fn answer(&mut self, count: usize, programs: &dyn Programs) {
-        let count = count.min(self.questions.len());
-        let questions: Vec<Question> = self.questions.drain(..count).collect();
-        for question in questions {
-            let token = self.by_tuple.get(&question.tuple).copied();
-            let end = token.and_then(|token| Some((token, self.ends.get(&token)?)));
-            match end {
-                // The peer was told of it before.
-                Some((_, end)) if programs.is_here(&end.announced) => continue,
-                Some((token, _)) => self.forget(token),
-                None => {}
-            }
-            let yours = question.theirs;
-            self.say(&question.from, Word::Nobody { yours });
-        }
     }
 
     // Peers.
@@ -407,12 +388,20 @@ impl Introducer {
                 endpoint,
             } => self.heard_link(name, at, attempt, endpoint),
             Word::Broken { at, attempt } => self.heard_broken(name, at, attempt, now),
-            Word::End { token, tuple } => self.heard_end(name, token, tuple, programs),
+            Word::End {
+                token,
+                tuple,
+                numbers,
+            } => self.heard_end(name, token, (tuple, numbers), programs),
             Word::Gone { token } => {
                 self.foreign
-                    .retain(|_, (from, theirs)| !(from == name && *theirs == token));
+                    .retain(|_, (from, theirs, _)| !(from == name && *theirs == token));
             }
-            Word::Ask { token, tuple } => self.heard_question(name, token, tuple),
+            Word::Ask {
+                token,
+                tuple,
+                numbers,
+            } => self.heard_question(name, token, (tuple, numbers)),
             Word::Nobody { yours } => self.heard_nobody(name, yours),
             Word::Lane {
                 yours,
@@ -488,7 +477,7 @@ impl Introducer {
         &mut self,
         name: &PeerName,
         theirs: Token,
-        tuple: Tuple,
+        (tuple, numbers): (Tuple, Option<Numbers>),
         programs: &mut dyn Programs,
     ) {
         let speaks_for = self
@@ -500,7 +489,8 @@ impl Introducer {
             return;
         }
         let ours = tuple.mirrored();
-        if self.foreign.insert(ours, (name.clone(), theirs)).is_none() {
+        let end = (name.clone(), theirs, numbers);
+        if self.foreign.insert(ours, end).is_none() {
             self.foreign_order.push_back(ours);
         }
         while self.foreign_order.len() > FOREIGN_ENDS_MAX {
@@ -516,30 +506,6 @@ impl Introducer {
         }
     }
 
-    fn heard_question(&mut self, name: &PeerName, theirs: Token, tuple: Tuple) {
-        let speaks_for = self
-            .peers
-            .get(name)
-            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
-        if speaks_for && self.questions.len() < QUESTIONS_MAX {
-            self.questions.push(Question {
-                from: name.clone(),
-                theirs,
-                tuple: tuple.mirrored(),
-            });
-        }
-    }
-
-    fn heard_nobody(&mut self, name: &PeerName, yours: Token) {
-        let Some(end) = self.ends.get_mut(&yours) else {
-            return;
-        };
-        if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
-            end.is_alone = true;
-            self.alone.push(end.announced);
-        }
-    }
-
     /// Begins a lane if both ends are known. Whose own address is the greater one begins; the other
     /// waits to hear of it.
     fn look_for_match(&mut self, token: Token, programs: &mut dyn Programs) {
@@ -551,12 +517,16 @@ impl Introducer {
         if !begins || !matches!(end.progress, Progress::Waiting) {
             return;
         }
-        if self.foreign.contains_key(&tuple) {
-            if !programs.is_here(&end.announced) {
-                self.forget(token);
-            } else if let Some((name, theirs)) = self.foreign.remove(&tuple) {
-                self.open_somehow(token, &name, theirs, programs);
-            }
+        let Some((name, theirs, numbers)) = self.foreign.get(&tuple).cloned() else {
+            return;
+        };
+        if !agree(end.numbers, numbers) {
+            tracing::debug!(peer = %name, "what {name} has with these addresses is another connection's end");
+        } else if programs.is_here(&end.announced, end.numbers) {
+            self.foreign.remove(&tuple);
+            self.open_somehow(token, &name, theirs, programs);
+        } else {
+            self.forget(token);
         }
     }
 
@@ -682,18 +652,18 @@ impl Introducer {
             self.drop_peer(name, "gives a lane on a queue pair that there is not");
             return;
         }
-        let is_its_own = |end: &End| {
-            let peer = self.peers.get(name);
-            peer.is_some_and(|peer| peer.is_at(end.announced.tuple.peer.ip()))
-        };
-        let Some(end) = self.ends.get(&yours).filter(|end| is_its_own(end)) else {
+        let end = self
+            .ends
+            .get(&yours)
+            .filter(|end| self.is_end_of(end, name));
+        let Some(end) = end else {
             self.say(name, Word::NoLane { yours: mine });
             return;
         };
         // The peer has looked at its end before it said this, and looks again when it hears the
         // answer. Between its two looks there is ours: both sockets were there at one instant.
         let is_asked = matches!(end.progress, Progress::Waiting | Progress::HalfOpen { .. });
-        if is_asked && !programs.is_here(&end.announced) {
+        if is_asked && !programs.is_here(&end.announced, end.numbers) {
             self.forget(yours);
             self.say(name, Word::NoLane { yours: mine });
             return;
@@ -739,11 +709,12 @@ impl Introducer {
         }
         match &end.progress {
             Progress::HalfOpen { taken, half } => {
-                let (taken, half, announced) = (taken.clone(), *half, end.announced);
+                let (taken, half) = (taken.clone(), *half);
+                let (announced, numbers) = (end.announced, end.numbers);
                 self.ends.remove(&yours);
                 self.end_unused(taken.carrier, half);
                 self.end_lane(yours, announced.key.client, taken, None);
-                self.wait_again(yours, announced, name);
+                self.wait_again(yours, (announced, numbers), name);
             }
             Progress::Open { taken, half } => {
                 let number = half.number;
@@ -760,7 +731,12 @@ impl Introducer {
     }
 
     /// What the peer announced was not the other end, or not any more. That one may come yet.
-    fn wait_again(&mut self, former: Token, announced: Announced, name: &PeerName) {
+    fn wait_again(
+        &mut self,
+        former: Token,
+        (announced, numbers): (Announced, Option<Numbers>),
+        name: &PeerName,
+    ) {
         let token = Token(self.next_token);
         self.next_token += 1;
         self.by_key.insert(announced.key, token);
@@ -769,13 +745,13 @@ impl Introducer {
         }
         let end = End {
             announced,
+            numbers,
             peer: Some(name.clone()),
             is_alone: true,
             progress: Progress::Waiting,
         };
         self.ends.insert(token, end);
-        let tuple = announced.tuple;
-        self.say(name, Word::End { token, tuple });
+        self.say_end(name, token);
     }
 
     /// A lane of which neither program was told.

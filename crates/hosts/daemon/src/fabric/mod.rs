@@ -23,7 +23,7 @@ use sluice_sys::unix::Fd;
 use crate::capture::Capture;
 use crate::capture::advertisement::{ADVERTISEMENT_KIND, Advertisement};
 use crate::matching::{Announced, ClientId, EndKey};
-use crate::namespace::{Namespace, Presence};
+use crate::namespace::{Namespace, Numbers, Origin};
 use crate::peer::PeerName;
 use crate::program::Program;
 
@@ -181,10 +181,10 @@ impl Programs for ParkingTables {
         Ok(parking)
     }
 
-    fn is_here(&self, announced: &Announced) -> bool {
+    fn is_here(&self, announced: &Announced, numbers: Option<Numbers>) -> bool {
         let namespaces = self.namespaces.get(&announced.key.client);
         let place = namespaces.and_then(|all| all.get(&announced.domain.netns));
-        place.is_some_and(|place| place.presence(announced) == Presence::Here)
+        place.is_some_and(|place| place.has(announced, numbers))
     }
 }
 
@@ -364,6 +364,12 @@ impl Fabric {
         if is_left || tuple.peer.ip().is_loopback() {
             return;
         }
+        let numbers = match namespace.settled_origin(&announced) {
+            Origin::At(numbers) => Some(numbers),
+            Origin::Believed => None,
+            // Closed meanwhile, or not to be proven to anybody.
+            Origin::Nowhere | Origin::Unknown => return,
+        };
         let client = announced.key.client;
         if let Entry::Vacant(entry) = self.parking_tables.files.entry(client) {
             let Some(parking) = parking() else {
@@ -375,7 +381,7 @@ impl Fabric {
         namespaces.insert(announced.domain.netns, namespace.clone());
         self.parking_tables.windows.program_came(client, user);
         self.introducer
-            .announced(announced, &mut self.parking_tables);
+            .announced(announced, numbers, &mut self.parking_tables);
         self.act();
     }
 

@@ -10,6 +10,7 @@ use sluice_rdma::{ENDPOINT_BYTES, Endpoint};
 
 use super::window::{Loan, Seat};
 use crate::matching::Tuple;
+use crate::namespace::Numbers;
 use crate::words::{Fields, address_bytes};
 
 /// An end, by a number that its daemon gives out once in its life.
@@ -37,12 +38,22 @@ pub enum Word {
     },
     /// The queue pair of this attempt has failed at the one who does not make new ones.
     Broken { at: u8, attempt: u32 },
-    /// An end is here, between these addresses as it sees them.
-    End { token: Token, tuple: Tuple },
+    /// An end is here, between these addresses as it sees them. With its initial sequence numbers, as far as
+    /// this daemon can read them; said with them to daemons that speak [`NUMBERS_VERSION`] alone.
+    End {
+        token: Token,
+        tuple: Tuple,
+        numbers: Option<Numbers>,
+    },
     /// An end is not to be matched any more.
     Gone { token: Token },
-    /// An end waits here, and has for long: is the other one there? Answered by `Nobody` if it is not.
-    Ask { token: Token, tuple: Tuple },
+    /// An end waits here, and has for long: is the other one there? Answered by `Nobody` if it is not. With
+    /// numbers as [`Word::End`].
+    Ask {
+        token: Token,
+        tuple: Tuple,
+        numbers: Option<Numbers>,
+    },
     /// Every program here was heard, and none of them has the other end of this one.
     Nobody { yours: Token },
     /// The lane of one connection here. Who has the greater address of the two ends says it first.
@@ -113,10 +124,16 @@ mod kind {
     pub const LINK_AT: u8 = 21;
     pub const BROKEN_AT: u8 = 22;
     pub const LANE_AT: u8 = 23;
+    // An end whose daemon has read its numbers.
+    pub const END_NUMBERED: u8 = 24;
+    pub const ASK_NUMBERED: u8 = 25;
 }
 
 /// The first version of control connections in which two daemons can have several queue pairs.
 pub const SEVERAL_VERSION: u16 = 2;
+
+/// The first version in which daemons compare the initial sequence numbers of two ends.
+pub const NUMBERS_VERSION: u16 = 3;
 
 impl Word {
     /// As it is sent.
@@ -141,12 +158,29 @@ impl Word {
                 begin(&mut out, [kind::BROKEN, kind::BROKEN_AT], *at);
                 out.extend(attempt.to_be_bytes());
             }
-            Self::End { token, tuple } | Self::Ask { token, tuple } => {
+            Self::End {
+                token,
+                tuple,
+                numbers,
+            }
+            | Self::Ask {
+                token,
+                tuple,
+                numbers,
+            } => {
                 let is_end = matches!(self, Self::End { .. });
-                out.push(if is_end { kind::END } else { kind::ASK });
+                out.push(match (is_end, numbers) {
+                    (true, None) => kind::END,
+                    (true, Some(_)) => kind::END_NUMBERED,
+                    (false, None) => kind::ASK,
+                    (false, Some(_)) => kind::ASK_NUMBERED,
+                });
                 out.extend(token.0.to_be_bytes());
                 for address in [tuple.local, tuple.peer] {
                     out.extend(address_bytes(address));
+                }
+                for number in numbers.iter().flat_map(|it| [it.sent, it.received]) {
+                    out.extend(number.to_be_bytes());
                 }
             }
             Self::Nobody { yours } => {
@@ -246,13 +280,15 @@ impl Word {
                 at: place(kind == kind::BROKEN_AT, &mut rest)?,
                 attempt: rest.u32()?,
             },
-            kind::END => Self::End {
+            kind::END | kind::END_NUMBERED => Self::End {
                 token: Token(rest.u64()?),
                 tuple: tuple(&mut rest)?,
+                numbers: numbers(kind == kind::END_NUMBERED, &mut rest)?,
             },
-            kind::ASK => Self::Ask {
+            kind::ASK | kind::ASK_NUMBERED => Self::Ask {
                 token: Token(rest.u64()?),
                 tuple: tuple(&mut rest)?,
+                numbers: numbers(kind == kind::ASK_NUMBERED, &mut rest)?,
             },
             kind::NOBODY => Self::Nobody {
                 yours: Token(rest.u64()?),
@@ -335,6 +371,17 @@ fn place(is_said: bool, fields: &mut Fields<'_>) -> Option<u8> {
     if is_said { fields.u8() } else { Some(0) }
 }
 
+/// The numbers of an end, if the word says some.
+fn numbers(are_said: bool, fields: &mut Fields<'_>) -> Option<Option<Numbers>> {
+    if !are_said {
+        return Some(None);
+    }
+    Some(Some(Numbers {
+        sent: fields.u32()?,
+        received: fields.u32()?,
+    }))
+}
+
 fn tuple(fields: &mut Fields<'_>) -> Option<Tuple> {
     Some(Tuple {
         local: fields.address()?,
@@ -361,11 +408,29 @@ mod tests {
             Word::End {
                 token: Token(5),
                 tuple,
+                numbers: None,
+            },
+            Word::End {
+                token: Token(5),
+                tuple,
+                numbers: Some(Numbers {
+                    sent: 1,
+                    received: u32::MAX,
+                }),
             },
             Word::Gone { token: Token(5) },
             Word::Ask {
                 token: Token(6),
                 tuple,
+                numbers: None,
+            },
+            Word::Ask {
+                token: Token(6),
+                tuple,
+                numbers: Some(Numbers {
+                    sent: u32::MAX,
+                    received: 2,
+                }),
             },
             Word::Nobody { yours: Token(6) },
             Word::Lane {
@@ -441,9 +506,11 @@ mod tests {
             Word::QueuePairs { .. } => "queue pairs",
             Word::Link { .. } => "link",
             Word::Broken { .. } => "broken",
-            Word::End { .. } => "end",
+            Word::End { numbers: None, .. } => "end",
+            Word::End { .. } => "end, numbered",
             Word::Gone { .. } => "gone",
-            Word::Ask { .. } => "ask",
+            Word::Ask { numbers: None, .. } => "ask",
+            Word::Ask { .. } => "ask, numbered",
             Word::Nobody { .. } => "nobody",
             Word::Lane { .. } => "lane",
             Word::NoLane { .. } => "no lane",
@@ -490,6 +557,6 @@ mod tests {
             let row = format!("| {kind} | {} | {bytes} |", name_of(&word));
             assert!(document.contains(&row), "the document lacks {row}");
         }
-        assert_eq!(kinds, kind::LANE_AT);
+        assert_eq!(kinds, kind::ASK_NUMBERED);
     }
 }

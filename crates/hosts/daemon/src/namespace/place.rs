@@ -1,11 +1,14 @@
-//! A network namespace, and whether an announced socket is there now.
+//! A network namespace, and what the kernel says of an announced socket there now.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
+use std::rc::Rc;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 use sluice_sys::unix::Fd;
 
+use super::numbers::Numbers;
+use super::probe::{self, Probe};
 use crate::matching::Announced;
 use sluice_sys::sock_diag::{Diag, Ends};
 
@@ -23,37 +26,111 @@ pub enum Presence {
     Unknown,
 }
 
+/// What the kernel says of where a socket's streams begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There.
+    At(Numbers),
+    /// It does not say, and the program is believed.
+    Believed,
+    /// No socket with these addresses is established.
+    Nowhere,
+    /// It does not say.
+    Unknown,
+}
+
+/// Reads of the numbers of one socket. Two numbers of one stream are read one after the other, and a
+/// segment that comes in between falsifies what they say together.
+const READS_MAX: usize = 8;
+
 /// A network namespace in which programs announced sockets.
 #[derive(Debug)]
 pub struct Place {
-    /// `None` where it cannot be held.
-    pub(super) file: Option<Fd>,
+    /// `None` for the one that this thread is in.
+    way: Option<Way>,
     diag: Option<Diag>,
+    probe: Option<Rc<Probe>>,
     is_believed: bool,
 }
 
+/// How to go to a namespace and come back.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub there: Fd,
+    pub home: Rc<Fd>,
+}
+
 impl Place {
-    /// One in which sockets are looked up by `diag`.
-    pub(super) fn seen(file: Option<Fd>, diag: Diag) -> Place {
+    /// One in which sockets are looked up by `diag`, and their numbers read by `probe` if this sluiced
+    /// can.
+    pub(super) fn seen(
+        way: Option<Way>,
+        diag: Diag,
+        probe: Option<Rc<Probe>>,
+        is_believed: bool,
+    ) -> Place {
         Place {
-            file,
+            way,
             diag: Some(diag),
-            is_believed: false,
+            probe,
+            is_believed,
         }
     }
 
     /// One that cannot be looked into, of programs that are believed: those of sluiced's own user,
     /// in a sluiced that serves no other.
-    pub(super) fn unseen(file: Option<Fd>) -> Place {
+    pub(super) fn unseen() -> Place {
         Place {
-            file,
+            way: None,
             diag: None,
+            probe: None,
             is_believed: true,
         }
     }
 
-    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+    /// Where the streams of the socket with this announcement's addresses begin, by one look.
+    pub(super) fn origin(&self, announced: &Announced) -> Origin {
+        let Some(probe) = &self.probe else {
+            return if self.is_believed {
+                Origin::Believed
+            } else {
+                Origin::Unknown
+            };
+        };
+        let read = || probe.numbers(announced.tuple, announced.domain.interface);
+        let read = match &self.way {
+            Some(way) => probe::inside(way.there.as_fd(), way.home.as_fd(), read).flatten(),
+            None => read(),
+        };
+        match read {
+            Ok(Some(numbers)) => Origin::At(numbers),
+            Ok(None) => Origin::Nowhere,
+            Err(error) => {
+                tracing::debug!("sequence numbers cannot be read: {error}");
+                Origin::Unknown
+            }
+        }
+    }
+
+    /// The same, the numbers read until two looks in turn agree.
+    pub fn settled_origin(&self, announced: &Announced) -> Origin {
+        let mut last = self.origin(announced);
+        for _ in 1..READS_MAX {
+            let next = self.origin(announced);
+            if next == last || !matches!(next, Origin::At(_)) {
+                return next;
+            }
+            last = next;
+        }
+        Origin::Unknown
+    }
+
+    /// Whether the socket of this announcement is the established one with its addresses now, and
+    /// its streams begin where they began, if that was read.
+    pub fn has(&self, announced: &Announced, numbers: Option<Numbers>) -> bool {
+        let is_same =
+            |numbers| (0..READS_MAX).any(|_| self.origin(announced) == Origin::At(numbers));
+        self.presence(announced) == Presence::Here && numbers.is_none_or(is_same)
     }
 
     /// Whether the socket of this announcement is the established one with its addresses now.

@@ -1,7 +1,8 @@
-//! Reads the sequence numbers of a connection in any network namespace.
+//! Reads where the streams of a connection begin, in the network namespace of the caller.
 //!
 //! A classifier that is attached nowhere is run on a made-up packet, which carries the addresses
-//! in and the numbers out. The kernel looks connections up in the namespace of the caller.
+//! in and the numbers out. The packet comes by the device that the socket is bound to, or by
+//! loopback, as that decides which socket the kernel finds.
 #![allow(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -13,16 +14,8 @@ use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3};
 use sluice_sys::unix::Fd;
 
+use super::numbers::Numbers;
 use crate::matching::Tuple;
-
-/// Sequence numbers of an established connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    /// Next to be received, next to be sent, oldest not acknowledged.
-    pub rcv_nxt: u32,
-    pub snd_nxt: u32,
-    pub snd_una: u32,
-}
 
 /// The loaded classifiers.
 #[derive(Debug)]
@@ -34,7 +27,14 @@ pub struct Probe {
 /// Layout of the packet: room for an Ethernet header, then the tuple, then the answer.
 const TUPLE_AT: usize = 16;
 const ANSWER_AT: usize = 64;
-const PACKET_BYTES: usize = 80;
+const PACKET_BYTES: usize = 96;
+/// Words of the answer.
+const STATE: usize = 0;
+const INTERFACE: usize = 1;
+const RECEIVED_TO: usize = 2;
+const RECEIVED: usize = 3;
+const ACKNOWLEDGED_TO: usize = 4;
+const ACKNOWLEDGED: usize = 5;
 /// `struct bpf_sock_tuple`: source address, destination address, source port, destination port.
 const TUPLE_V4_BYTES: usize = 12;
 const TUPLE_V6_BYTES: usize = 36;
@@ -76,9 +76,12 @@ impl Probe {
         })
     }
 
-    /// The numbers of the connection `tuple` in the namespace of the calling thread; `None` if it
-    /// is not established.
-    pub fn sample(&self, tuple: Tuple) -> Result<Option<Sample>, Errno> {
+    /// Where the streams of the connection `tuple` begin, whose socket is bound to this interface (0:
+    /// to none), in the namespace of the calling thread; `None` if that is not established.
+    ///
+    /// # Errors
+    /// Those of `BPF_PROG_TEST_RUN`; `EINVAL` for an interface where the kernel is older than 5.9.
+    pub fn numbers(&self, tuple: Tuple, interface: u32) -> Result<Option<Numbers>, Errno> {
         let mut packet = [0; PACKET_BYTES];
         let program = match (tuple.local, tuple.peer) {
             (SocketAddr::V4(local), SocketAddr::V4(peer)) => {
@@ -97,17 +100,19 @@ impl Probe {
             }
             _ => return Ok(None),
         };
-        if run(program.raw(), &mut packet)? != 0 {
+        if run(program.raw(), &mut packet, interface)? != 0 {
             return Ok(None);
         }
         let word = |index: usize| {
             let at = ANSWER_AT + 4 * index;
             u32::from_ne_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
         };
-        Ok((word(3) == ESTABLISHED).then(|| Sample {
-            rcv_nxt: word(0),
-            snd_nxt: word(1),
-            snd_una: word(2),
+        // By loopback a socket that is bound to that is found, too: it may be another one with
+        // these addresses.
+        let is_it = word(STATE) == ESTABLISHED && word(INTERFACE) == interface;
+        Ok(is_it.then(|| Numbers {
+            sent: word(ACKNOWLEDGED_TO).wrapping_sub(word(ACKNOWLEDGED)),
+            received: word(RECEIVED_TO).wrapping_sub(word(RECEIVED)),
         }))
     }
 }
@@ -152,6 +157,7 @@ fn classifier(tuple_bytes: i32) -> Vec<u64> {
     const MOV_IMM: u8 = 0xb7;
     const ADD_IMM: u8 = 0x07;
     const LOAD: u8 = 0x61;
+    const LOAD_LONG: u8 = 0x79;
     const STORE: u8 = 0x63;
     const CALL: u8 = 0x85;
     const EXIT: u8 = 0x95;
@@ -162,11 +168,13 @@ fn classifier(tuple_bytes: i32) -> Vec<u64> {
     const TCP_SOCK: i32 = 96;
     const SKB_DATA: i16 = 76;
     const SKB_DATA_END: i16 = 80;
+    const SOCK_BOUND_DEV_IF: i16 = 0;
     const SOCK_STATE: i16 = 72;
     const TCP_SOCK_RCV_NXT: i16 = 16;
-    const TCP_SOCK_SND_NXT: i16 = 20;
     const TCP_SOCK_SND_UNA: i16 = 24;
-    const ANSWER: i16 = ANSWER_AT as i16;
+    const TCP_SOCK_BYTES_RECEIVED: i16 = 80;
+    const TCP_SOCK_BYTES_ACKED: i16 = 88;
+    let store = |word: usize| op(STORE, 7, 1, (ANSWER_AT + 4 * word) as i16, 0);
     vec![
         // r6: context, r7: packet; the verifier wants its length checked.
         op(MOV, 6, 1, 0, 0),
@@ -174,7 +182,7 @@ fn classifier(tuple_bytes: i32) -> Vec<u64> {
         op(LOAD, 2, 6, SKB_DATA_END, 0),
         op(MOV, 3, 7, 0, 0),
         op(ADD_IMM, 3, 0, 0, PACKET_BYTES as i32),
-        op(JUMP_GREATER, 3, 2, 28, 0),
+        op(JUMP_GREATER, 3, 2, 32, 0),
         // r8: the socket with this tuple in the caller's namespace.
         op(MOV, 1, 6, 0, 0),
         op(MOV, 2, 7, 0, 0),
@@ -183,20 +191,25 @@ fn classifier(tuple_bytes: i32) -> Vec<u64> {
         op(MOV_IMM, 4, 0, 0, -1),
         op(MOV_IMM, 5, 0, 0, 0),
         op(CALL, 0, 0, 0, SK_LOOKUP_TCP),
-        op(JUMP_ZERO, 0, 0, 20, 0),
+        op(JUMP_ZERO, 0, 0, 24, 0),
         op(MOV, 8, 0, 0, 0),
-        // Its state, and its numbers if it is a whole TCP socket.
+        // What it is, and its numbers if it is a whole TCP socket. Of the counts the lower half is
+        // enough.
         op(LOAD, 1, 8, SOCK_STATE, 0),
-        op(STORE, 7, 1, ANSWER + 12, 0),
+        store(STATE),
+        op(LOAD, 1, 8, SOCK_BOUND_DEV_IF, 0),
+        store(INTERFACE),
         op(MOV, 1, 8, 0, 0),
         op(CALL, 0, 0, 0, TCP_SOCK),
-        op(JUMP_ZERO, 0, 0, 10, 0),
+        op(JUMP_ZERO, 0, 0, 12, 0),
         op(LOAD, 1, 0, TCP_SOCK_RCV_NXT, 0),
-        op(STORE, 7, 1, ANSWER, 0),
-        op(LOAD, 1, 0, TCP_SOCK_SND_NXT, 0),
-        op(STORE, 7, 1, ANSWER + 4, 0),
+        store(RECEIVED_TO),
+        op(LOAD_LONG, 1, 0, TCP_SOCK_BYTES_RECEIVED, 0),
+        store(RECEIVED),
         op(LOAD, 1, 0, TCP_SOCK_SND_UNA, 0),
-        op(STORE, 7, 1, ANSWER + 8, 0),
+        store(ACKNOWLEDGED_TO),
+        op(LOAD_LONG, 1, 0, TCP_SOCK_BYTES_ACKED, 0),
+        store(ACKNOWLEDGED),
         op(MOV, 1, 8, 0, 0),
         op(CALL, 0, 0, 0, SK_RELEASE),
         op(MOV_IMM, 0, 0, 0, 0),
@@ -276,8 +289,20 @@ struct RunAttributes {
     _padding: u32,
 }
 
-/// Runs a classifier on `packet` and returns its verdict.
-fn run(program: RawFd, packet: &mut [u8; PACKET_BYTES]) -> Result<u32, Errno> {
+/// The beginning of the kernel's `struct __sk_buff`: the packet's device, and before that what has to
+/// be zero.
+#[repr(C)]
+struct Context {
+    zero: [u32; 10],
+    ifindex: u32,
+}
+
+/// Runs a classifier on `packet`, which comes by this interface (0: loopback), and returns its verdict.
+fn run(program: RawFd, packet: &mut [u8; PACKET_BYTES], interface: u32) -> Result<u32, Errno> {
+    let context = Context {
+        zero: [0; 10],
+        ifindex: interface,
+    };
     let mut attributes = RunAttributes {
         prog_fd: program as u32,
         retval: 0,
@@ -287,17 +312,17 @@ fn run(program: RawFd, packet: &mut [u8; PACKET_BYTES]) -> Result<u32, Errno> {
         data_out: packet.as_mut_ptr() as u64,
         repeat: 1,
         duration: 0,
-        ctx_size_in: 0,
+        ctx_size_in: size_of::<Context>() as u32,
         ctx_size_out: 0,
-        ctx_in: 0,
+        ctx_in: &raw const context as u64,
         ctx_out: 0,
         flags: 0,
         cpu: 0,
         batch_size: 0,
         _padding: 0,
     };
-    // SAFETY: the kernel reads and writes the attributes and copies PACKET_BYTES bytes from the
-    // packet before, and at most as many to it after the run; both are exclusively ours.
+    // SAFETY: the kernel reads and writes the attributes, reads the context, and copies PACKET_BYTES
+    // bytes from the packet before, and at most as many to it after the run; all are ours alone.
     let ret = unsafe {
         syscall3(
             libc::SYS_bpf,

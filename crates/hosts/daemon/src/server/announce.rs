@@ -1,6 +1,6 @@
 //! Announcements, matches and releases.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sluice_control::message::{Announce, FromDaemon, Lane};
 use sluice_sys::unix::{Fd, Received};
@@ -8,7 +8,7 @@ use sluice_sys::unix::{Fd, Received};
 use super::Server;
 use crate::lanes::{LaneRef, NoLane};
 use crate::matching::{Announced, ClientId, EndKey, Outcome, Waiting};
-use crate::namespace::{NAMESPACES_MAX, Namespace, Verdict};
+use crate::namespace::{NAMESPACES_MAX, Namespace, Verdict, prove};
 use crate::receiver::Brought;
 use crate::shares::Payer;
 use crate::socket::SocketFacts;
@@ -16,23 +16,8 @@ use crate::socket::SocketFacts;
 /// Network namespaces of one client that are remembered for proofs.
 const NAMESPACES_PER_CLIENT_MAX: usize = 8;
 
-/// Pairs of ends that wait for another look, looks at each, and the time to the first; it
-/// doubles from look to look, so that the last comes some 20 s after the first.
-const RETRIES_MAX: usize = 1024;
-const LOOKS_MAX: u32 = 15;
-const FIRST_RETRY: Duration = Duration::from_millis(1);
-
 /// Ends that wait for the answer whether a peer may come, at a time.
 const ASKING_MAX: usize = 4096;
-
-/// Two ends in different namespaces whose bytes were moving when they were compared. The
-/// orders tell whether they still are the same announcements.
-#[derive(Debug)]
-pub(super) struct Retry {
-    ends: [(EndKey, u64); 2],
-    looks: u32,
-    due: Instant,
-}
 
 /// An end that asks whether a peer may still come, and after which hearing it is answered.
 #[derive(Debug)]
@@ -84,7 +69,7 @@ impl Server {
         // One look each: how many there are is bounded.
         let is_joined = found
             .into_iter()
-            .any(|other| self.join_if_proven(other, key, 1));
+            .any(|other| self.join_if_proven(other, key));
         // What was found here may have been nobody's other end.
         if !is_joined && has_its_addresses {
             self.announce_to_peers(key);
@@ -177,7 +162,7 @@ impl Server {
         let waits = self.matcher.entry(key).is_some_and(|entry| {
             entry.announced.generation == generation
                 && !entry.laned
-                && entry.waiting == Waiting::Peer
+                && matches!(entry.waiting, Waiting::Peer | Waiting::Other)
         }) && !self.may_come_from_a_peer(key);
         let answer = FromDaemon::NoPeer {
             end: key.end,
@@ -300,70 +285,44 @@ impl Server {
         sent
     }
 
-    /// Joins two ends if the kernel proves that they are one connection's. `look` counts from 1.
-    fn join_if_proven(&mut self, a: EndKey, b: EndKey, look: u32) -> bool {
+    /// Joins two ends if the kernel proves that they are one connection's.
+    fn join_if_proven(&mut self, a: EndKey, b: EndKey) -> bool {
         let (Some(entry_a), Some(entry_b)) = (self.matcher.entry(a), self.matcher.entry(b)) else {
             return false;
         };
         let ends = [(a, entry_a.order), (b, entry_b.order)];
         let located = |announced| Some((announced, self.namespace_of(announced)?));
         let verdict = match (located(&entry_a.announced), located(&entry_b.announced)) {
-            (Some(a), Some(b)) => self.prover.prove(a, b),
+            (Some(a), Some(b)) => prove(a, b),
             _ => Verdict::Unable,
         };
         match verdict {
-            Verdict::Same => return self.join(a, b),
+            Verdict::Same => self.join(a, b),
             Verdict::Different => {
                 self.counters.mirrors_refuted += 1;
-                return false;
+                self.matcher.set_waiting(a, Waiting::Other);
+                self.matcher.set_waiting(b, Waiting::Other);
+                false
             }
             Verdict::Gone(which) => {
                 self.counters.ends_gone += 1;
                 let (key, order) = ends[which];
                 self.matcher.remove_gone(key, order);
                 self.release_from_peers(key);
-                return false;
+                false
             }
-            Verdict::Closing => return false,
-            Verdict::NotNow if look < LOOKS_MAX && self.retries.len() < RETRIES_MAX => {
-                self.retries.push(Retry {
-                    ends,
-                    looks: look,
-                    due: Instant::now() + FIRST_RETRY * (1 << (look - 1)),
-                });
+            Verdict::Closing => false,
+            Verdict::Unable => {
+                self.counters.mirrors_unproven += 1;
+                self.matcher.set_waiting(a, Waiting::Proof);
+                self.matcher.set_waiting(b, Waiting::Proof);
+                false
             }
-            Verdict::NotNow | Verdict::Unable => self.counters.mirrors_unproven += 1,
         }
-        self.matcher.set_waiting(a, Waiting::Proof);
-        self.matcher.set_waiting(b, Waiting::Proof);
-        false
     }
 
     pub(super) fn namespace_of(&self, announced: &Announced) -> Option<&Namespace> {
         let client = self.clients.get(&announced.key.client)?;
         client.namespaces.get(&announced.domain.netns)
-    }
-
-    /// When [`Server::retry_proofs`] has something to do.
-    pub(super) fn next_retry(&self) -> Option<Instant> {
-        self.retries.iter().map(|retry| retry.due).min()
-    }
-
-    /// Looks again at the pairs whose time has come.
-    pub(super) fn retry_proofs(&mut self) {
-        if self.retries.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        let due: Vec<Retry> = self
-            .retries
-            .extract_if(.., |retry| retry.due <= now)
-            .collect();
-        for retry in due {
-            let [a, b] = retry.ends;
-            if self.matcher.is_free(a.0, a.1) && self.matcher.is_free(b.0, b.1) {
-                self.join_if_proven(a.0, b.0, retry.looks + 1);
-            }
-        }
     }
 }

@@ -121,6 +121,7 @@ impl Server {
                 max: self.lanes.lanes_max(),
                 chunks: self.lanes.chunk_count(),
             },
+            no_lanes: self.prover.incapable(),
             ends_announced: self.matcher.len(),
             options: whose.is_none().then_some(&self.options),
             counters: &self.counters,

@@ -172,12 +172,6 @@ impl Introducer {
         }
     }
 
-    /// Whether the other end of this one is that peer's.
-    fn is_end_of(&self, end: &End, name: &PeerName) -> bool {
-        let peer = self.peers.get(name);
-        peer.is_some_and(|peer| peer.is_at(end.announced.tuple.peer.ip()))
-    }
-
     fn heard_want(
         &mut self,
         name: &PeerName,
@@ -194,7 +188,7 @@ impl Introducer {
             self.say(name, Word::NoLane { yours: mine });
             return;
         };
-        if !programs.is_here(&end.announced) {
+        if !programs.is_here(&end.announced, end.numbers) {
             self.forget(yours);
             self.say(name, Word::NoLane { yours: mine });
             return;
@@ -221,7 +215,7 @@ impl Introducer {
         }
         if let Progress::Direct(Stage::Asking { theirs }) = end.progress {
             end.progress = Progress::Waiting;
-            if programs.is_here(&end.announced) {
+            if programs.is_here(&end.announced, end.numbers) {
                 self.open(yours, name, theirs, None, programs);
             } else {
                 self.forget(yours);
@@ -245,12 +239,12 @@ impl Introducer {
             };
             is_asked && end.peer.as_ref() == Some(name)
         });
-        let Some(announced) = end.map(|end| end.announced) else {
+        let Some((announced, numbers)) = end.map(|end| (end.announced, end.numbers)) else {
             // Closed meanwhile.
             self.refuse(name, mine, piece, lane);
             return;
         };
-        if !programs.is_here(&announced) {
+        if !programs.is_here(&announced, numbers) {
             self.forget(yours);
             self.refuse(name, mine, piece, lane);
             return;

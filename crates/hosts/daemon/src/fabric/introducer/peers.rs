@@ -13,7 +13,7 @@ use super::direct::Stage;
 use super::{Action, Introducer, PeerName, Programs, Progress};
 use crate::fabric::carrier::Command;
 use crate::fabric::traffic::Traffic;
-use crate::fabric::words::{Life, SEVERAL_VERSION, Token, Word};
+use crate::fabric::words::{Life, NUMBERS_VERSION, SEVERAL_VERSION, Token, Word};
 
 /// Time between a link's failure and the next attempt; it doubles up to the maximum.
 const RETRY: Duration = Duration::from_millis(100);
@@ -45,6 +45,10 @@ pub(super) struct Peer {
     pub(super) agreed: usize,
     /// It speaks of more than one.
     speaks_of_several: bool,
+    /// It takes two ends for one connection's only if their numbers agree.
+    pub(super) compares_numbers: bool,
+    /// It was said that it does not.
+    pub(super) is_known_as_old: bool,
 }
 
 /// A carrier's queue pair with a peer.
@@ -170,11 +174,15 @@ impl Introducer {
                 theirs_max: 1,
                 agreed: 1,
                 speaks_of_several: false,
+                compares_numbers: false,
+                is_known_as_old: false,
             }
         });
         // Until it says otherwise, before it says hello.
         peer.theirs_max = 1;
         peer.speaks_of_several = version >= SEVERAL_VERSION;
+        peer.compares_numbers = version >= NUMBERS_VERSION;
+        peer.is_known_as_old = false;
         let is_one_of_several = carriers > 1 && peer.speaks_of_several;
         peer.addresses = addresses;
         peer.is_up = true;
@@ -225,7 +233,7 @@ impl Introducer {
             peer.absent_since = Some(now);
         }
         // Said again when the peer comes back.
-        self.foreign.retain(|_, (from, _)| from != name);
+        self.foreign.retain(|_, (from, _, _)| from != name);
         for end in self.ends.values_mut() {
             if end.peer.as_ref() != Some(name) {
                 continue;
@@ -282,11 +290,8 @@ impl Introducer {
             }
         }
         for token in waiting {
-            if let Some(end) = self.ends.get(&token) {
-                let tuple = end.announced.tuple;
-                self.say(name, Word::End { token, tuple });
-                self.look_for_match(token, programs);
-            }
+            self.say_end(name, token);
+            self.look_for_match(token, programs);
         }
     }
 

@@ -12,6 +12,7 @@ use super::*;
 use crate::fabric::words::SEVERAL_VERSION;
 use crate::matching::Domain;
 
+mod comparing;
 mod direct;
 mod several;
 
@@ -37,7 +38,7 @@ impl Programs for ParkingTables {
         Ok(parking)
     }
 
-    fn is_here(&self, announced: &Announced) -> bool {
+    fn is_here(&self, announced: &Announced, _: Option<Numbers>) -> bool {
         !self.1.contains(&announced.cookie)
     }
 }
@@ -84,6 +85,15 @@ impl Daemon {
     }
 
     fn announce(&mut self, end: u32, local: &str, peer: &str) {
+        self.announce_numbered(end, (local, peer), None);
+    }
+
+    fn announce_numbered(
+        &mut self,
+        end: u32,
+        (local, peer): (&str, &str),
+        numbers: Option<Numbers>,
+    ) {
         let announced = Announced {
             key: EndKey { client: 7, end },
             generation: 1,
@@ -98,7 +108,7 @@ impl Daemon {
             cookie: u64::from(end),
         };
         self.introducer
-            .announced(announced, &mut self.parking_tables);
+            .announced(announced, numbers, &mut self.parking_tables);
     }
 
     fn answer(&mut self) {
@@ -227,6 +237,7 @@ fn a_peer_speaks_for_its_own_addresses_only() {
     both[0].hear(&Word::End {
         token: Token(5),
         tuple,
+        numbers: None,
     });
     assert_eq!(both[0].act(), []);
     assert_eq!(both[0].introducer.lanes().0, 0);
@@ -434,14 +445,15 @@ fn a_peer_asks_for_its_own_addresses_only_and_not_for_ever() {
             local: local.parse().expect("an address"),
             peer: "10.0.0.1:1".parse().expect("an address"),
         },
+        numbers: None,
     };
     both[0].hear(&question("10.0.0.3:1"));
     assert_eq!(both[0].introducer.questions(), 0);
-    for _ in 0..2 * QUESTIONS_MAX {
+    for _ in 0..2 * questions::QUESTIONS_MAX {
         both[0].hear(&question("10.0.0.2:1"));
     }
     both[0].answer();
-    assert_eq!(both[0].act().len(), QUESTIONS_MAX);
+    assert_eq!(both[0].act().len(), questions::QUESTIONS_MAX);
 }
 
 #[test]

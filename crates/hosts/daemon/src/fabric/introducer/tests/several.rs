@@ -243,6 +243,7 @@ fn a_queue_pair_that_there_is_not_is_nobodys() {
             local: "10.0.0.1:4000".parse().expect("an address"),
             peer: "10.0.0.2:80".parse().expect("an address"),
         },
+        numbers: None,
     });
     let _ = both[1].act();
     for at in [2, 1] {
