@@ -25,7 +25,6 @@ mod direct;
 mod peers;
 mod questions;
 
-use comparing::agree;
 pub use direct::{GivenDirect, Windowed};
 use peers::Peer;
 pub use peers::{Known, KnownPair, LinkState};
@@ -512,17 +511,22 @@ impl Introducer {
         let Some(end) = self.ends.get(&token) else {
             return;
         };
-        let tuple = end.announced.tuple;
-        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
-        if !begins || !matches!(end.progress, Progress::Waiting) {
+        let (announced, ours) = (end.announced, end.numbers);
+        let tuple = announced.tuple;
+        if !matches!(end.progress, Progress::Waiting) {
             return;
         }
         let Some((name, theirs, numbers)) = self.foreign.get(&tuple).cloned() else {
             return;
         };
-        if !agree(end.numbers, numbers) {
-            tracing::debug!(peer = %name, "what {name} has with these addresses is another connection's end");
-        } else if programs.is_here(&end.announced, end.numbers) {
+        if !self.finds_agreement(&name, tuple, (ours, numbers)) {
+            return;
+        }
+        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
+        if !begins {
+            return;
+        }
+        if programs.is_here(&announced, ours) {
             self.foreign.remove(&tuple);
             self.open_somehow(token, &name, theirs, programs);
         } else {
