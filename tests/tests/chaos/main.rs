@@ -88,12 +88,6 @@ const EXECUTED: &[&str] = &["exec", "exec-self"];
 const GIVEN_AWAY: &[&str] = &["exec", "exec-self", "pass"];
 
 /// Rounds of a row between hosts have one of these each.
-const MOST: &[Faults] = &[
-    Faults::NONE,
-    Faults::of(false, true, true, false),
-    Faults::of(true, false, false, false),
-    Faults::of(true, true, true, false),
-];
 const BETWEEN_HOSTS: &[Faults] = &[
     Faults::NONE,
     Faults::of(false, true, true, false),
@@ -154,7 +148,7 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
     let rows = [
         Place {
             without: GIVEN_AWAY,
-            ..hosts("fabric", MOST, fabric)
+            ..hosts("fabric", BETWEEN_HOSTS, fabric)
         },
         Place {
             without: &[],
@@ -193,7 +187,7 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
 }
 
 /// What every run has. The other rows have what is known to fail: what docs/limitations.md says of lanes between hosts
-/// and of exec, and programs that wait for good beside unread bytes when a daemon is killed.
+/// and of exec.
 fn is_usual(name: &str) -> bool {
     !["hosts/fabric-all", "one-host/all"].contains(&name)
 }

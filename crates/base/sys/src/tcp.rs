@@ -107,22 +107,47 @@ fn ioctl_count(fd: RawFd, request: libc::Ioctl) -> Result<u32, Errno> {
     u32::try_from(count).map_err(|_| Errno::PROTO)
 }
 
+/// The ports of a connection: its own, and the peer's.
+///
+/// # Errors
+/// Those of getsockname(2) and getpeername(2).
+pub fn ports(fd: RawFd) -> Result<[u16; 2], Errno> {
+    Ok([local_address(fd)?.port(), peer_address(fd)?.port()])
+}
+
 /// Breaks a connection off: everybody who holds it is told `ECONNRESET`, and so is the peer
-/// (`AF_UNSPEC`, connect(2)).
+/// (`AF_UNSPEC`, connect(2)). Threads that sleep in a read of it are woken.
 pub fn reset(fd: RawFd) {
+    for _ in 0..RESETS_MAX {
+        if disconnect(fd) != Err(Errno(libc::EBUSY)) {
+            return;
+        }
+        // Some kernels refuse while threads sleep there (Linux 6.4 to 6.6, and stable ones of that time).
+        // SAFETY: shutdown and sched_yield take numbers.
+        unsafe {
+            syscall3(libc::SYS_shutdown, int(fd), int(libc::SHUT_RD), 0);
+            syscall3(libc::SYS_sched_yield, 0, 0, 0);
+        }
+    }
+}
+
+/// Attempts to reset a connection, until threads that sleep in it have woken.
+const RESETS_MAX: u32 = 10_000;
+
+fn disconnect(fd: RawFd) -> Result<usize, Errno> {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,
         sa_data: [0; 14],
     };
     // SAFETY: connect reads one address.
-    unsafe {
+    check(unsafe {
         syscall3(
             libc::SYS_connect,
             int(fd),
             &raw const nobody as usize,
             size_of::<libc::sockaddr>(),
-        );
-    }
+        )
+    })
 }
 
 /// `SO_DOMAIN`, `SO_TYPE` and `SO_PROTOCOL` say that this is a TCP socket over IPv4 or IPv6.

@@ -129,6 +129,11 @@ struct Reader<'a, 'k> {
 impl<'a> Reader<'a, '_> {
     /// The call's result, when `last` is how its last piece ended.
     fn finish(&self, last: Result<usize, Errno>) -> Result<usize, Errno> {
+        // A thread that slept in the kernel meanwhile is told something else there.
+        let last = match last {
+            Ok(0) | Err(_) if self.end.is_broken_by_peer() => Err(Errno(libc::ECONNRESET)),
+            last => last,
+        };
         match last {
             Ok(bytes) => Ok(self.done + bytes),
             Err(errno) if self.done > 0 => {
@@ -188,7 +193,7 @@ impl<'a> Reader<'a, '_> {
             return Step::Nothing;
         }
         match rx.stream.next(&into) {
-            Err(broken) => Step::Done(self.finish(Err(end.break_lane(broken)))),
+            Err(broken) => Step::Done(self.finish(Err(end.break_lane(self.fd, broken)))),
             Ok(Next::Owed(owed)) if self.request.peek => self.peek(rx, &into, owed),
             Ok(Next::Owed(owed)) => self.read_to_switch(rx, &into, owed),
             Ok(Next::Ring(_)) if self.request.peek => self.peek(rx, &into, 0),
@@ -335,6 +340,8 @@ impl<'a> Reader<'a, '_> {
             // A call that blocks asks in `sleep`, when polling did not help.
             if self.request.dontwait {
                 self.end.check_sender(self.fd);
+                self.end.check_reset(self.fd);
+                check_carrier();
             }
             return if self.end.is_write_in_flight(into) {
                 Step::Nothing

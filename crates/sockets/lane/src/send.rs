@@ -253,7 +253,9 @@ impl<'a> Writer<'a, '_> {
                     return Step::Others;
                 }
                 Ok(_) => return self.write_kernel(tx),
-                Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
+                Err(broken) => {
+                    return Step::Done(self.finish(Err(end.break_lane(self.fd, broken))));
+                }
             }
             // Most often it sleeps, and the ring stays out of it.
             if !out.is_reader_awake(end.peer_parking()) {
@@ -329,7 +331,9 @@ impl<'a> Writer<'a, '_> {
         let wanted = self.total - self.done;
         let room = match tx.stream.producer().room(out, wanted) {
             Ok(room) => room,
-            Err(broken) => return Step::Done(self.finish(Err(self.end.break_lane(broken)))),
+            Err(broken) => {
+                return Step::Done(self.finish(Err(self.end.break_lane(self.fd, broken))));
+            }
         };
         // The ring is not filled in crumbs: a writer that may wait does so for a good part of it. A small
         // write stays whole even then, as other threads may write too.

@@ -80,6 +80,9 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             if !end.is_enabled() {
                 return None;
             }
+            if end.is_broken_by_peer() {
+                return Some(broken());
+            }
             end.recount(fd, &mut rx);
             end.pass_over(fd, &mut rx, &into);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
@@ -138,6 +141,16 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     }
     ready.error = postponed_error(end, generation, false).is_some();
     Some(ready)
+}
+
+/// Reads and writes fail, and the kernel says that the connection was reset.
+fn broken() -> Ready {
+    Ready {
+        readable: true,
+        writable: Some(true),
+        kernel_adds: true,
+        ..Ready::default()
+    }
 }
 
 /// When the peer last began to write to the socket, its own word; 0 for unknown. Before it knew of the

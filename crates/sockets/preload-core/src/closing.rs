@@ -25,7 +25,5 @@ pub fn end(fd: c_int) {
 /// Whether the descriptor is the connection between these ports still: its number may have been closed and
 /// given out behind the hooks.
 pub fn is_between(fd: c_int, ports: [u16; 2]) -> bool {
-    let now =
-        tcp::local_address(fd).and_then(|local| Ok([local.port(), tcp::peer_address(fd)?.port()]));
-    now == Ok(ports)
+    tcp::ports(fd) == Ok(ports)
 }

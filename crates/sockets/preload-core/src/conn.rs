@@ -76,7 +76,7 @@ pub fn lose_carrier() {
         if let Entry::Conn { index, generation } = entry
             && let Some(conn) = from_entry(fd, index, generation)
         {
-            conn.end.lose_carrier(generation);
+            conn.end.lose_carrier(generation, fd);
         }
     });
 }

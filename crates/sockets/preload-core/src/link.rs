@@ -20,6 +20,7 @@ use sluice_control::message::{
 };
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{self, Assignment, State};
+use sluice_lane::kernel::kernel_events;
 use sluice_lane::reason::Reason;
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
@@ -371,6 +372,19 @@ pub fn after_fork() {
     link.mark_inherited();
 }
 
+/// In a forked child that has not met a sluiced itself: looks whether the parent's is still there. Lanes to other hosts
+/// that were inherited are that one's.
+pub fn check_inherited() {
+    if let Some(mut link) = LINK.try_lock()
+        && link
+            .inherited_fd()
+            .is_some_and(|fd| kernel_events(fd, 0) & libc::POLLHUP != 0)
+    {
+        drop(link.take_inherited());
+        link.forget();
+    }
+}
+
 /// Locks the link across a fork, so that the child finds it whole.
 pub fn before_fork() {
     LINK.hold_across_fork();
@@ -416,7 +430,13 @@ impl Link {
             Some(parent) => {
                 let (ours, theirs) = unix::seqpacket_pair()?;
                 let link = Client::from_socket(parent);
-                link.send(&ToDaemon::Introduce, &[theirs.raw()])?;
+                if let Err(error) = link.send(&ToDaemon::Introduce, &[theirs.raw()]) {
+                    // The parent's sluiced is gone, and with it what moved the bytes of inherited lanes.
+                    if error != Errno::AGAIN {
+                        self.forget();
+                    }
+                    return Err(error);
+                }
                 Client::from_socket(ours)
             }
             None => {
@@ -553,15 +573,21 @@ impl Link {
         self.fd = -2 - self.fd;
     }
 
+    /// The parent's connection, if the number still is that.
+    fn inherited_fd(&self) -> Option<i32> {
+        let fd = -2 - self.fd;
+        let is_ours = fd >= 0 && memfd::stat(fd).is_ok_and(|stat| stat.inode == self.inode);
+        is_ours.then_some(fd)
+    }
+
     fn take_inherited(&mut self) -> Option<Fd> {
         if self.fd > -2 {
             return None;
         }
-        let fd = -2 - self.fd;
+        let inherited = self.inherited_fd();
         self.fd = -1;
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
-        let ours = memfd::stat(fd).is_ok_and(|stat| stat.inode == self.inode);
-        ours.then(|| Fd::own(fd))
+        inherited.map(Fd::own)
     }
 
     fn send(&self, message: &ToDaemon, fds: &[i32]) -> Result<(), Errno> {

@@ -30,6 +30,8 @@ pub fn check() {
 pub fn check_daemon() {
     if link::is_known() {
         take(link::event_flag());
+    } else if !this_process::is_confined() {
+        link::check_inherited();
     }
     check();
 }

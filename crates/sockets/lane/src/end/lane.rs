@@ -2,6 +2,7 @@
 
 use super::flags::Flags;
 use super::{End, Locked, Rx, State, Tx};
+use crate::confined::is_refusing;
 use crate::counts::tcp_bytes_read;
 use crate::kernel::kernel_events;
 use crate::reason::Reason;
@@ -12,6 +13,7 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::handover::Sender;
 use sluice_shmem::parking::ParkingTable;
 use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
 
 /// A lane of a chunk, and this end's side of it.
 #[derive(Clone, Copy, Debug)]
@@ -228,7 +230,7 @@ impl End {
     /// sluiced has ended, which moved the bytes of this lane to and from another host. What is in
     /// the incoming ring can still be read, and later bytes go by TCP; but where bytes are missing,
     /// or may be, the connection is broken.
-    pub fn lose_carrier(&self, generation: u32) {
+    pub fn lose_carrier(&self, generation: u32, fd: i32) {
         if !self.is_remote() || self.state() != State::Attached {
             return;
         }
@@ -244,7 +246,7 @@ impl End {
         if is_whole {
             self.pin(generation, Reason::NoDaemon);
         } else {
-            self.break_lane(Broken);
+            self.break_lane(fd, Broken);
         }
     }
 
@@ -259,7 +261,7 @@ impl End {
                 .is_some_and(|into| into.is_write_in_flight())
             && kernel_events(fd, 0) & libc::POLLERR != 0
         {
-            self.break_lane(Broken);
+            self.break_lane(fd, Broken);
         }
     }
 
@@ -305,10 +307,16 @@ impl End {
         }
     }
 
-    /// The peer broke the rules of shared memory: the ring is never touched again.
-    pub(crate) fn break_lane(&self, _: Broken) -> Errno {
+    /// The peer broke the rules of shared memory, or bytes are lost: the ring is never touched again, and the
+    /// connection is reset, for all who have it and for the peer. Threads that sleep in the kernel are woken so.
+    pub(crate) fn break_lane(&self, fd: i32, _: Broken) -> Errno {
+        let is_first = !self.flag(Flags::BROKEN);
         self.flags.set(Flags::PINNED | Flags::BROKEN);
         self.set_reason(Reason::Broken);
+        // A confined process makes no calls of its own. The number may have been closed and given out behind the hooks.
+        if is_first && !is_refusing() && tcp::ports(fd) == Ok(self.ports()) {
+            tcp::reset(fd);
+        }
         Errno(libc::ECONNRESET)
     }
 }

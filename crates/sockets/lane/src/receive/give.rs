@@ -65,7 +65,7 @@ pub fn give(
         return Ok(Given::InFlight);
     }
     let look = rx.stream.look(&into, end.has_sender());
-    let next = look.next.map_err(|broken| end.break_lane(broken))?;
+    let next = look.next.map_err(|broken| end.break_lane(fd, broken))?;
     if let Next::Owed(owed) = next {
         if tcp::unread_bytes(fd).unwrap_or(0) == 0 {
             // Who has ended, or was reset, owes nothing any more.

@@ -32,7 +32,7 @@ impl<'a> Reader<'a, '_> {
         if seen as u64 == owed {
             match self.peek_ring(&mut rx, into, seen) {
                 Ok(more) => seen = more,
-                Err(broken) => return Step::Done(Err(self.end.break_lane(broken))),
+                Err(broken) => return Step::Done(Err(self.end.break_lane(self.fd, broken))),
             }
         }
         if seen == self.total || has_ended || !self.wants_all() {

@@ -17,6 +17,7 @@ use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
 use sluice_shmem::parking::{PARKING_BYTES, ParkingTable};
 use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
 use std::ptr::NonNull;
@@ -363,6 +364,9 @@ impl Pair {
             let (index, generation) = table.take(false).expect("a free record");
             let end = table.end(index);
             end.start(role);
+            let [local, peer] =
+                [tcp::local_address(fd), tcp::peer_address(fd)].map(|it| it.expect("an address"));
+            end.set_addresses(&local, &peer);
             assert!(end.mark_announced());
             Side {
                 fd,
