@@ -21,7 +21,7 @@ use sluice_verbs::locks::{lock, try_lock};
 use sluice_wire::iwarp::{Enhanced, Revision, Role, Startup};
 
 use crate::part::Part;
-use crate::socket::{Interest, Polls, Socket, would_block};
+use crate::socket::{Interest, Polls, Socket, descriptors_max, would_block};
 use crate::trace::Trace;
 
 /// Connections that a listener lets wait in the kernel.
@@ -32,6 +32,13 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 const LINGER_WAIT: Duration = Duration::from_secs(2);
 /// Connections that have not said what they want, at a time. More are turned away.
 const STRANGERS_MAX: usize = 512;
+/// The part of the limit of open files that they may have: the program needs the rest.
+const STRANGERS_PART: usize = 4;
+/// Connections that are taken before others have their turn.
+const ACCEPTS_MAX: usize = 64;
+/// For how long a listener is not looked at that cannot take a connection: the connection stays, and would make it
+/// ready again at once.
+const REST: Duration = Duration::from_millis(100);
 /// READs and atomics that a queue pair can answer at a time, whatever the program asks for.
 pub const IRD_MAX: u16 = 128;
 /// Numbers have 24 bits, as those of queue pairs.
@@ -84,6 +91,13 @@ struct Entry {
     forgotten: bool,
 }
 
+/// A socket that takes connections.
+struct Listener {
+    socket: Socket,
+    /// It could take none, for want of descriptors or memory, and is not looked at before.
+    rests_until: Option<Instant>,
+}
+
 /// A queue pair's part of what was made here.
 pub struct Made {
     pub part: Arc<Part>,
@@ -104,7 +118,7 @@ impl Made {
 /// All streams and listeners of a transport.
 pub struct Manager {
     streams: Mutex<HashMap<u32, Entry>>,
-    listeners: Mutex<HashMap<u32, Socket>>,
+    listeners: Mutex<HashMap<u32, Listener>>,
     sink: Mutex<Option<Arc<dyn EventSink>>>,
     last: AtomicU32,
     /// How long a peer that has connected may take to say what it wants.
@@ -170,7 +184,14 @@ impl Manager {
         let number = self.number(|number| listeners.contains_key(&number));
         poll.add(socket.raw(), INPUT, token(Kind::Listener, number))
             .map_err(system)?;
-        listeners.insert(number, socket);
+        let rests_until = None;
+        listeners.insert(
+            number,
+            Listener {
+                socket,
+                rests_until,
+            },
+        );
         Ok(number)
     }
 
@@ -203,15 +224,45 @@ impl Manager {
 
     /// A connection has come to a listener, or several have.
     pub fn came(&self, poll: &Polls, listener: u32) {
-        let listeners = lock(&self.listeners);
-        let Some(socket) = listeners.get(&listener) else {
+        self.take(poll, listener, Instant::now(), Socket::accept);
+    }
+
+    /// The same with another `accept`, for tests.
+    fn take(
+        &self,
+        poll: &Polls,
+        listener: u32,
+        now: Instant,
+        accept: impl Fn(&Socket) -> io::Result<Socket>,
+    ) {
+        let mut listeners = lock(&self.listeners);
+        let Some(Listener {
+            socket: listening,
+            rests_until,
+        }) = listeners.get_mut(&listener)
+        else {
             return;
         };
         let wait = *lock(&self.request_wait);
         let mut streams = lock(&self.streams);
-        while let Ok(socket) = socket.accept() {
-            let strange = |entry: &&Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
-            if streams.values().filter(strange).count() >= STRANGERS_MAX {
+        let strange = |entry: &&Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
+        let mut strangers = streams.values().filter(strange).count();
+        let strangers_max = STRANGERS_MAX.min(descriptors_max() / STRANGERS_PART).max(1);
+        // Those behind the last keep the listener ready.
+        for _ in 0..ACCEPTS_MAX {
+            let socket = match accept(listening) {
+                Ok(socket) => socket,
+                Err(error) if would_block(&error) => return,
+                // That one has gone.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    let at_rest = Interest::default();
+                    poll.change(listening.raw(), at_rest, token(Kind::Listener, listener));
+                    *rests_until = Some(now + REST);
+                    return;
+                }
+            };
+            if strangers >= strangers_max {
                 continue;
             }
             let number = self.number(|number| streams.contains_key(&number));
@@ -221,12 +272,32 @@ impl Manager {
             {
                 let came = Vec::new();
                 let phase = Phase::AwaitsRequest { listener, came };
-                let deadline = Instant::now() + wait;
+                let deadline = now + wait;
                 let mut entry = Entry::new(socket, phase, Some(deadline));
                 entry.trace = Trace::begin(&entry.socket, false);
                 streams.insert(number, entry);
+                strangers += 1;
             }
         }
+    }
+
+    /// Looks again at listeners that have rested. When the next one has.
+    pub fn resume(&self, poll: &Polls, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for (number, listener) in lock(&self.listeners).iter_mut() {
+            match listener.rests_until {
+                Some(until) if until > now => {
+                    next = Some(next.map_or(until, |it: Instant| it.min(until)));
+                }
+                Some(_) => {
+                    listener.rests_until = None;
+                    let token = token(Kind::Listener, *number);
+                    poll.change(listener.socket.raw(), INPUT, token);
+                }
+                None => {}
+            }
+        }
+        next
     }
 
     /// Something has come for a stream that is here.
