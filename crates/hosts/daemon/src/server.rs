@@ -18,6 +18,7 @@ use sluice_sys::unix::{self, Credentials, Fd, Received};
 
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
+use crate::disposal::dispose;
 use crate::fabric::Fabric;
 use crate::gateway::Gateway;
 use crate::lanes::Lanes;
@@ -27,6 +28,7 @@ use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
 use crate::options::Options;
+use crate::owners::Owners;
 use crate::program::{EndTable, Program};
 use crate::receiver::Brought;
 use crate::receiver::pool::{Heard, Origin, Pool};
@@ -44,6 +46,8 @@ mod sweep;
 const REPORTS_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
+/// Connections that are accepted before others get their turn. Those behind them keep the listener ready.
+const ACCEPTS_PER_TURN_MAX: usize = 16;
 
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
@@ -84,6 +88,7 @@ pub struct Server {
     poll: OwnedFd,
     clients: HashMap<ClientId, Client>,
     receivers: Pool,
+    owners: Owners,
     next_client: ClientId,
     matcher: Matcher,
     lanes: Lanes,
@@ -146,10 +151,11 @@ impl Server {
             client_shares: Shares::new(limits.clients_max, config.user_share),
             limits,
             uid: unix::effective_uid(),
+            owners: Owners::of_this_machine(unix::effective_uid()),
             listener,
             poll,
             clients: HashMap::new(),
-            receivers: Pool::new(RECEIVER, now),
+            receivers: Pool::new(RECEIVER, unix::effective_uid(), now),
             next_client: 1,
             matcher: Matcher::default(),
             prover,
@@ -214,7 +220,7 @@ impl Server {
             for event in &events {
                 let (data, flags) = (event.data, event.flags);
                 match data.u64() {
-                    LISTENER => self.accept_all(),
+                    LISTENER => self.accept(ACCEPTS_PER_TURN_MAX),
                     STOP => self.stopping = true,
                     FABRIC => {}
                     METRICS => self.give_figures(),
@@ -286,7 +292,8 @@ impl Server {
     /// starts a sluiced of its own, or it is served by this one.
     fn leave_unless_somebody_comes(&mut self) -> io::Result<()> {
         self.listener.refuse_new();
-        self.accept_all();
+        // Nobody comes after those who wait.
+        self.accept(usize::MAX);
         if self.clients.is_empty() {
             tracing::info!("nobody needs me");
             self.stopping = true;
@@ -303,8 +310,9 @@ impl Server {
         Ok(())
     }
 
-    fn accept_all(&mut self) {
-        loop {
+    /// Takes connections, so many at most.
+    fn accept(&mut self, max: usize) {
+        for _ in 0..max {
             match self.listener.accept() {
                 Ok(socket) => self.welcome(socket),
                 Err(Errno(libc::EMFILE | libc::ENFILE)) => {
@@ -350,9 +358,9 @@ impl Server {
             self.refuse(socket, Reason::User);
             return;
         }
+        let origin = self.origin_of(&socket, credentials);
         // Without other users there is nobody to share with.
-        let payer = (!known).then_some(credentials.uid);
-        let origin = origin_of(&socket, credentials);
+        let payer = (!known).then_some(origin.owner);
         self.admit(socket, credentials, payer, origin, None);
     }
 
@@ -415,7 +423,7 @@ impl Server {
             gid: u32::MAX,
         };
         let credentials = unix::peer_credentials(socket.raw()).unwrap_or(nobody);
-        let origin = origin_of(&socket, credentials);
+        let origin = self.origin_of(&socket, credentials);
         self.receivers.close(&self.poll, origin, socket);
     }
 
@@ -431,15 +439,18 @@ impl Server {
                     message,
                     brought,
                     mut newcomer,
-                    received,
+                    mut received,
                 }) => {
                     // It may have been turned out meanwhile.
                     if self.clients.contains_key(&client) {
                         let message = ToDaemon::decode(&message);
-                        let with = (&brought, &mut newcomer, received);
+                        let with = (&brought, &mut newcomer, &mut received);
                         if let Err(reason) = self.dispatch(client, message, with) {
                             self.turn_out(client, reason);
                         }
+                    }
+                    if brought == Brought::Memory {
+                        dispose(received);
                     }
                     if let Some(socket) = newcomer {
                         self.close(socket);
@@ -454,7 +465,7 @@ impl Server {
         &mut self,
         id: ClientId,
         message: Result<ToDaemon, DecodeError>,
-        (brought, newcomer, received): (&Brought, &mut Option<Fd>, Received),
+        (brought, newcomer, received): (&Brought, &mut Option<Fd>, &mut Received),
     ) -> Result<(), Reason> {
         let message = message.map_err(|error| {
             self.counters.messages_malformed += 1;
@@ -496,12 +507,17 @@ impl Server {
         }
     }
 
-    fn hello(&mut self, id: ClientId, hello: &Hello, mut received: Received) -> Result<(), Reason> {
+    fn hello(
+        &mut self,
+        id: ClientId,
+        hello: &Hello,
+        received: &mut Received,
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
         let introducer = client.introducer.take();
-        let program = Program::new(hello, client.credentials, &mut received, introducer);
+        let program = Program::new(hello, client.credentials, received, introducer);
         let program = program.map_err(|error| {
             tracing::debug!(reason = %error, "client {id} came with descriptors that do not serve: {error}");
             Reason::Descriptors
@@ -602,7 +618,7 @@ impl Server {
         if let Some(program) = &client.program {
             self.seen.note_end(&program.end_table);
         }
-        drop(client);
+        dispose((client.program, client.introducer));
         if let Some(pid) = pid {
             self.program_went(pid);
         }
@@ -620,12 +636,18 @@ impl Server {
             self.idle_since = Instant::now();
         }
     }
-}
 
-/// Whose process reads a client.
-fn origin_of(socket: &Fd, credentials: Credentials) -> Origin {
-    Origin {
-        uid: credentials.uid,
-        netns: tcp::netns_cookie(socket.raw()).unwrap_or(0),
+    /// Whose process reads a client.
+    fn origin_of(&mut self, socket: &Fd, credentials: Credentials) -> Origin {
+        let uid = credentials.uid;
+        let is_known = uid == self.uid || uid == 0;
+        Origin {
+            uid,
+            owner: match is_known {
+                true => uid,
+                false => self.owners.owner(uid, Instant::now()),
+            },
+            netns: tcp::netns_cookie(socket.raw()).unwrap_or(0),
+        }
     }
 }

@@ -3,6 +3,9 @@
 mod common;
 
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::{Daemon, end_table, event_flag, hello, memory, next, parking, tcp_pair, wait_for};
@@ -14,6 +17,9 @@ use sluice_control::message::{
 };
 use sluice_sys::memfd::{SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
 use sluice_sys::unix::{send_with_fds, seqpacket_pair};
+
+/// Bytes of memory that nobody needs, of which no page is there.
+const LARGE: u64 = 1 << 30;
 
 /// sluiced answers `reason` and closes the connection.
 fn assert_turned_out(client: &Client, reason: Reason) {
@@ -123,6 +129,10 @@ fn a_hello_needs_exactly_its_three_memories() {
         vec![event_flag(), parking(), memory(100, all)],
         // sluiced cannot write this event flag.
         vec![memory(4096, all), parking(), end_table()],
+        // Much larger than any library has them: sluiced would give the pages back.
+        vec![memory(LARGE, SEAL_SHRINK), parking(), end_table()],
+        vec![event_flag(), memory(LARGE, all), end_table()],
+        vec![event_flag(), parking(), memory(LARGE, all)],
     ];
     for (number, set) in sets.into_iter().enumerate() {
         let client = daemon.connect();
@@ -133,6 +143,32 @@ fn a_hello_needs_exactly_its_three_memories() {
     }
     wait_for("the close of all descriptors", || {
         daemon.open_files() <= before
+    });
+}
+
+/// N5: who connects and goes without end keeps nobody else from being heard.
+#[test]
+fn connections_without_end_leave_others_their_turn() {
+    let daemon = Daemon::start(&[]);
+    let witness = daemon.program("witness");
+    let stop = AtomicBool::new(false);
+    let connected = AtomicUsize::new(0);
+    let path = daemon.socket();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // While too many wait to be accepted it is refused.
+                    let client = Client::connect(path.as_os_str().as_bytes());
+                    connected.fetch_add(usize::from(client.is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        wait_for("connections", || connected.load(Ordering::Relaxed) > 2000);
+        for _ in 0..100 {
+            witness.settle();
+        }
+        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -18,11 +18,16 @@ use crate::matching::ClientId;
 /// The option of sluiced that makes it a receiving process.
 pub const OPTION: &str = "--receive-for-sluiced";
 
-/// Processes for one user at most: a user has one for each network namespace that the programs
-/// connect from, so that root in one container does not stop root in another.
-const RECEIVERS_PER_USER_MAX: usize = 32;
+/// Processes for one user at most: a user has one for each of the user's ids and each network namespace that the
+/// programs connect from, so that root in one container does not stop root in another.
+const RECEIVERS_PER_OWNER_MAX: usize = 32;
+/// Processes in all, but for those of root and of sluiced's own user. Further users share.
+const RECEIVERS_MAX: usize = 512;
 /// One that has no clients for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
+/// Processes without clients. If there are more, the user who has most of them loses the one that has been so for
+/// longest.
+const IDLE_MAX: usize = 32;
 /// From the end of one that had clients to the start of the next for the same.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// How long sluiced waits to hear that everybody was heard; who stands still is not waited for the
@@ -41,6 +46,8 @@ const ENDING_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub uid: u32,
+    /// The user whose id that is ([`crate::owners`]).
+    pub owner: u32,
     /// `SO_NETNS_COOKIE` of the client's socket.
     pub netns: u64,
 }
@@ -105,6 +112,8 @@ struct Line {
 pub struct Pool {
     /// What stands before the number of a receiver in the events of `poll`.
     token: u64,
+    /// sluiced's user.
+    own: u32,
     receivers: HashMap<u32, Receiver>,
     next: u32,
     lines: HashMap<ClientId, Line>,
@@ -125,10 +134,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its processes are watched with `token`, and a number of 32 bits in it, as data.
-    pub fn new(token: u64, now: Instant) -> Pool {
+    /// Its processes are watched with `token`, and a number of 32 bits in it, as data. `own` is sluiced's user.
+    pub fn new(token: u64, own: u32, now: Instant) -> Pool {
         Pool {
             token,
+            own,
             receivers: HashMap::new(),
             next: 0,
             lines: HashMap::new(),
@@ -288,6 +298,9 @@ impl Pool {
             self.send(poll, number);
             self.end_if_idle(poll, number, now);
         }
+        while let Some(number) = self.surplus() {
+            self.end_receiver(poll, number);
+        }
         let waits_for = |it: &Receiver| {
             let can_answer = it.running.is_some() && it.heard + 1 >= self.asked;
             can_answer && it.heard < self.asked && !it.clients.is_empty()
@@ -373,17 +386,22 @@ impl Pool {
     }
 
     fn receiver_for(&mut self, origin: Origin) -> u32 {
-        let of_user = || {
-            let mine = self.receivers.iter();
-            mine.filter(|(_, it)| it.origin.uid == origin.uid)
-        };
-        let same = of_user().find(|(_, it)| it.origin == origin);
-        let instead = || {
-            let is_full = of_user().count() >= RECEIVERS_PER_USER_MAX;
-            let idlest = of_user().min_by_key(|(_, it)| it.clients.len());
+        let all = || self.receivers.iter();
+        if let Some((number, _)) = all().find(|(_, it)| it.origin == origin) {
+            return *number;
+        }
+        let of_owner = || all().filter(|(_, it)| it.origin.owner == origin.owner);
+        let idlest = if of_owner().count() >= RECEIVERS_PER_OWNER_MAX {
+            of_owner().min_by_key(|(_, it)| it.clients.len())
+        } else if !self.is_exempt(origin.owner) {
+            let strangers = || all().filter(|(_, it)| !self.is_exempt(it.origin.owner));
+            let is_full = strangers().count() >= RECEIVERS_MAX;
+            let idlest = strangers().min_by_key(|(_, it)| it.clients.len());
             idlest.filter(|_| is_full)
+        } else {
+            None
         };
-        if let Some((number, _)) = same.or_else(instead) {
+        if let Some((number, _)) = idlest {
             return *number;
         }
         while self.receivers.contains_key(&self.next) {
@@ -405,6 +423,32 @@ impl Pool {
         };
         self.receivers.insert(number, receiver);
         number
+    }
+
+    /// Root, and sluiced's own user, share with nobody.
+    fn is_exempt(&self, owner: u32) -> bool {
+        owner == 0 || owner == self.own
+    }
+
+    /// A process to end because too many have no clients.
+    fn surplus(&self) -> Option<u32> {
+        let idle = || {
+            let all = self.receivers.iter().filter(|(_, it)| !it.is_wanted());
+            all.filter_map(|(number, it)| Some((it.idle_since?, *number, it.origin.owner)))
+        };
+        if idle().count() <= IDLE_MAX {
+            return None;
+        }
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for (_, _, owner) in idle() {
+            *counts.entry(owner).or_default() += 1;
+        }
+        let (_, most) = counts
+            .into_iter()
+            .map(|(owner, count)| (count, owner))
+            .max()?;
+        let of_most = idle().filter(|(_, _, owner)| *owner == most);
+        of_most.min().map(|(_, number, _)| number)
     }
 
     /// Sends what waits for a process, as far as it has room, and starts it if need be.
@@ -474,9 +518,12 @@ impl Pool {
             return;
         };
         let is_idle = !it.is_wanted() && it.idle_since.is_some_and(|since| since + IDLE <= now);
-        if !is_idle {
-            return;
+        if is_idle {
+            self.end_receiver(poll, number);
         }
+    }
+
+    fn end_receiver(&mut self, poll: &OwnedFd, number: u32) {
         if let Some(running) = self.receivers.remove(&number).and_then(|it| it.running) {
             let _ = epoll::delete(poll, &running.channel);
             let _ = shutdown(&running.channel, Shutdown::Write);
@@ -582,3 +629,6 @@ fn start(kept: Stdio) -> io::Result<Running> {
         .spawn()?;
     Ok(Running { channel, process })
 }
+
+#[cfg(test)]
+mod tests;

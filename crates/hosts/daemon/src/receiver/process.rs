@@ -15,6 +15,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::{Shutdown, shutdown};
 use sluice_control::message::gateway::Ask;
 use sluice_control::message::{MESSAGE_BYTES_MAX, ToDaemon, hello_fd};
+use sluice_lane::table::table_bytes;
 use sluice_sys::capability::{Capability, keep_only};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::{self, Fd, Received};
@@ -32,6 +33,9 @@ const MESSAGES_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
 const CHANNEL: u64 = u64::MAX;
+/// Bytes of each file of a `Hello` at most: the end table of a library is the largest, and one of another version may be
+/// larger.
+const MEMORY_BYTES_MAX: u64 = 2 * table_bytes() as u64;
 /// How often descriptors are sent again that the kernel has no room for, and how long it is given
 /// (`ETOOMANYREFS`, unix(7): as many are on their way as a process may have open).
 const PASSED_MAX: u32 = 100;
@@ -247,11 +251,13 @@ impl Process {
         }
         match ToDaemon::decode(message) {
             Ok(ToDaemon::Hello(_)) if received.fd_count() == hello_fd::COUNT => {
-                // The kernel has seals for memory only, whose close is short.
+                // The kernel has seals for memory only, whose close waits for nobody. It takes as long as there are
+                // pages, and sluiced keeps what it is given.
                 let fds: Vec<Fd> = (0..hello_fd::COUNT)
                     .filter_map(|index| received.take_fd(index))
                     .collect();
-                if fds.iter().all(|fd| memfd::seals(fd.raw()).is_ok()) {
+                let is_ours = |fd: &Fd| memfd::is_small_memory(fd.raw(), MEMORY_BYTES_MAX);
+                if fds.iter().all(is_ours) {
                     return (Brought::Memory, fds);
                 }
                 fds.into_iter().for_each(|fd| self.closer.close(fd));
