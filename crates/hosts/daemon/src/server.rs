@@ -438,6 +438,7 @@ impl Server {
                     client,
                     message,
                     brought,
+                    sender,
                     mut newcomer,
                     mut received,
                 }) => {
@@ -445,7 +446,7 @@ impl Server {
                     if self.clients.contains_key(&client) {
                         let message = ToDaemon::decode(&message);
                         let with = (&brought, &mut newcomer, &mut received);
-                        if let Err(reason) = self.dispatch(client, message, with) {
+                        if let Err(reason) = self.dispatch((client, sender), message, with) {
                             self.turn_out(client, reason);
                         }
                     }
@@ -460,10 +461,10 @@ impl Server {
         }
     }
 
-    /// Does what one message asks for. An error ends the connection.
+    /// Does what one message asks for, whose sender is the user `sender` now. An error ends the connection.
     fn dispatch(
         &mut self,
-        id: ClientId,
+        (id, sender): (ClientId, Option<u32>),
         message: Result<ToDaemon, DecodeError>,
         (brought, newcomer, received): (&Brought, &mut Option<Fd>, &mut Received),
     ) -> Result<(), Reason> {
@@ -496,13 +497,13 @@ impl Server {
                 self.send(id, &self.pong(), &[]);
                 Ok(())
             }
-            ToDaemon::Status if self.is_introduced(id) => Err(Reason::User),
             ToDaemon::Status => {
-                self.report(id);
+                let asker = sender.filter(|_| !self.is_introduced(id));
+                self.report(id, asker.ok_or(Reason::User)?);
                 Ok(())
             }
-            ToDaemon::Shutdown => self.shut_down(id),
-            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, brought),
+            ToDaemon::Shutdown => self.shut_down(id, sender),
+            ToDaemon::Gateway(ask) => self.asked_of_gateways((id, sender), ask, brought),
             _ => Err(Reason::Protocol),
         }
     }
@@ -560,9 +561,14 @@ impl Server {
         self.clients.get(&id).is_some_and(|it| it.is_introduced)
     }
 
-    fn shut_down(&mut self, id: ClientId) -> Result<(), Reason> {
-        let uid = self.clients.get(&id).map(|client| client.credentials.uid);
-        if self.is_introduced(id) || uid != Some(self.uid) && uid != Some(0) {
+    /// Whether who has sent a message may do what root and sluiced's own user may. Who was that when it connected may have
+    /// given it up, and may have given the connection away.
+    fn is_owner(&self, id: ClientId, sender: Option<u32>) -> bool {
+        !self.is_introduced(id) && (sender == Some(self.uid) || sender == Some(0))
+    }
+
+    fn shut_down(&mut self, id: ClientId, sender: Option<u32>) -> Result<(), Reason> {
+        if !self.is_owner(id, sender) {
             return Err(Reason::User);
         }
         self.send(id, &self.pong(), &[]);

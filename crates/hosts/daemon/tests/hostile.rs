@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, end_table, event_flag, hello, memory, next, parking, tcp_pair, wait_for};
+use common::{
+    Daemon, end_table, event_flag, hello, memory, next, parking, skip, tcp_pair, wait_for,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sluice_control::client::{Client, ReceiveError};
@@ -267,6 +269,38 @@ fn who_was_introduced_has_no_power_of_whoever_made_its_socket() {
         assert_turned_out(&worker, Reason::User);
     }
     assert!(daemon.ping().is_ok());
+}
+
+/// A worker of root's that has given root up has the connection that it made before.
+#[test]
+fn who_has_given_root_up_has_no_power_of_it_by_an_earlier_connection() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("given up", "only root can become another user");
+    }
+    let daemon = Daemon::start(&["--allow-all-users"]);
+    let root = daemon.program("of root's");
+    let clients = [(); 2].map(|()| daemon.connect());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let uid = rustix::process::Uid::from_raw(4321);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            clients[0].send(&ToDaemon::Shutdown, &[]).unwrap();
+            assert_turned_out(&clients[0], Reason::User);
+            clients[1].send(&ToDaemon::Status, &[]).unwrap();
+        });
+    });
+    let (answer, mut received) = next(&clients[1]);
+    let FromDaemon::Report { bytes } = answer else {
+        panic!("{answer:?}");
+    };
+    let mut document = vec![0; bytes as usize];
+    let memory = received.take_fd(0).unwrap();
+    sluice_sys::memfd::read_at(memory.raw(), &mut document, 0).unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    assert_eq!(document["processes"].as_array().unwrap().len(), 0);
+    // Who has not has all of it.
+    assert_eq!(daemon.status()["processes"].as_array().unwrap().len(), 1);
+    drop(root);
 }
 
 #[test]

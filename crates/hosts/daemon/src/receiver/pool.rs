@@ -59,6 +59,8 @@ pub enum Heard {
         client: ClientId,
         message: Vec<u8>,
         brought: Brought,
+        /// The user who has sent it, at that time.
+        sender: Option<u32>,
         /// The connection of a client that it introduces; not to be closed here.
         newcomer: Option<Fd>,
         received: Received,
@@ -241,11 +243,13 @@ impl Pool {
                     client,
                     message,
                     brought,
+                    sender,
                 }) => {
                     let is_newcomer = brought == Brought::Client;
                     return Some(Heard::Said {
                         client,
                         message,
+                        sender,
                         newcomer: is_newcomer.then(|| received.take_fd(0)).flatten(),
                         brought,
                         received,

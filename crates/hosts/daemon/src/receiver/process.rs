@@ -165,6 +165,8 @@ impl Process {
             .map(|socket| epoll::add(&self.poll, socket, data, epoll::EventFlags::IN));
         match (socket, watched) {
             (Some(socket), Some(Ok(()))) => {
+                // One that was introduced has it from here on. Before, its messages have no sender.
+                let _ = unix::pass_credentials(socket.raw());
                 self.clients.insert(client, socket);
                 Ok(())
             }
@@ -179,7 +181,7 @@ impl Process {
             let Some(socket) = self.clients.get(&client) else {
                 return Ok(());
             };
-            match unix::receive_with_fds(socket.raw(), &mut buffer) {
+            match unix::receive_with_sender(socket.raw(), &mut buffer) {
                 Ok(received) if received.len == 0 => {
                     // Nothing can come any more that a close would have to close.
                     self.clients.remove(&client);
@@ -210,10 +212,12 @@ impl Process {
                 self.closer.close(fd);
             }
         }
+        let sender = received.sender.map(|sender| sender.uid);
         let said = |brought| Report::Said {
             client,
             message: message.to_vec(),
             brought,
+            sender,
         };
         let raw: Vec<i32> = enclosed.iter().map(Fd::raw).collect();
         // A client's own socket may be nested deeper than the kernel passes on. Of other descriptors
