@@ -38,9 +38,11 @@ const HEAR_PATIENCE: Duration = Duration::from_secs(1);
 const GONE_PATIENCE: Duration = Duration::from_secs(5);
 /// Sockets to be closed that wait as descriptors of sluiced, for each process.
 const CLOSES_WAITING_MAX: usize = 64;
-/// Processes that are about to end, at a time, where sluiced would start another one to close
-/// something.
-const ENDING_MAX: usize = 32;
+/// Processes that are about to end, at a time. One that stands still at a descriptor does not end, and no signal ends
+/// it. With so many of them no other is told to end, and none is started to close something.
+const ENDING_MAX: usize = 64;
+/// The same for one user, whose further programs then go to processes that are there.
+const ENDING_PER_OWNER_MAX: usize = 8;
 
 /// Whose clients a process reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +77,14 @@ pub enum Heard {
 struct Running {
     channel: Fd,
     process: Child,
+}
+
+/// A process that ends, or stands still.
+#[derive(Debug)]
+struct Ending {
+    /// The user for whom it received; None: it closes something.
+    owner: Option<u32>,
+    running: Running,
 }
 
 /// An order that is to be sent, and what goes with it.
@@ -124,7 +134,7 @@ pub struct Pool {
     /// Clients that no process can be given.
     failed: Vec<ClientId>,
     /// Processes that end.
-    ending: Vec<Running>,
+    ending: Vec<Ending>,
     /// Sockets that are too much for them, see [`Pool::close_by_another`].
     kept: Vec<Fd>,
     /// The number of the last question whether everybody was heard, until when it waits for an
@@ -283,6 +293,7 @@ impl Pool {
         let starts = self.receivers.values().filter_map(|it| {
             let waits = it.running.is_none() && it.is_wanted();
             let idle = it.idle_since.map(|since| since + IDLE);
+            let idle = idle.filter(|_| self.may_end(it.origin.owner));
             waits.then_some(it.start_at).or(idle)
         });
         let ending = (!self.ending.is_empty()).then_some(now + RESTART_AFTER);
@@ -318,7 +329,7 @@ impl Pool {
             }
         }
         self.ending
-            .retain_mut(|it| !matches!(it.process.try_wait(), Ok(Some(_))));
+            .retain_mut(|it| !matches!(it.running.process.try_wait(), Ok(Some(_))));
         for socket in std::mem::take(&mut self.kept) {
             self.close_by_another(socket);
         }
@@ -434,6 +445,13 @@ impl Pool {
         owner == 0 || owner == self.own
     }
 
+    /// Whether one more process of this user may be told to end. Where those before it stand still, it would be one more
+    /// that nothing ends.
+    fn may_end(&self, owner: u32) -> bool {
+        let of_owner = self.ending.iter().filter(|it| it.owner == Some(owner));
+        self.ending.len() < ENDING_MAX && of_owner.count() < ENDING_PER_OWNER_MAX
+    }
+
     /// A process to end because too many have no clients.
     fn surplus(&self) -> Option<u32> {
         let idle = || {
@@ -447,10 +465,8 @@ impl Pool {
         for (_, _, owner) in idle() {
             *counts.entry(owner).or_default() += 1;
         }
-        let (_, most) = counts
-            .into_iter()
-            .map(|(owner, count)| (count, owner))
-            .max()?;
+        let may_end = counts.into_iter().filter(|(owner, _)| self.may_end(*owner));
+        let (_, most) = may_end.map(|(owner, count)| (count, owner)).max()?;
         let of_most = idle().filter(|(_, _, owner)| *owner == most);
         of_most.min().map(|(_, number, _)| number)
     }
@@ -511,7 +527,8 @@ impl Pool {
         match copy.and_then(|copy| start(Stdio::from(OwnedFd::from(copy)))) {
             Ok(running) => {
                 let _ = shutdown(&running.channel, Shutdown::Write);
-                self.ending.push(running);
+                let owner = None;
+                self.ending.push(Ending { owner, running });
             }
             Err(_) => self.kept.push(socket),
         }
@@ -522,16 +539,21 @@ impl Pool {
             return;
         };
         let is_idle = !it.is_wanted() && it.idle_since.is_some_and(|since| since + IDLE <= now);
-        if is_idle {
+        let owner = it.origin.owner;
+        if is_idle && self.may_end(owner) {
             self.end_receiver(poll, number);
         }
     }
 
     fn end_receiver(&mut self, poll: &OwnedFd, number: u32) {
-        if let Some(running) = self.receivers.remove(&number).and_then(|it| it.running) {
+        let Some(it) = self.receivers.remove(&number) else {
+            return;
+        };
+        if let Some(running) = it.running {
             let _ = epoll::delete(poll, &running.channel);
             let _ = shutdown(&running.channel, Shutdown::Write);
-            self.ending.push(running);
+            let owner = Some(it.origin.owner);
+            self.ending.push(Ending { owner, running });
         }
     }
 
@@ -547,7 +569,8 @@ impl Pool {
                 "the process that receives for user {} has ended",
                 it.origin.uid
             );
-            self.ending.push(running);
+            let owner = Some(it.origin.owner);
+            self.ending.push(Ending { owner, running });
         }
     }
 }

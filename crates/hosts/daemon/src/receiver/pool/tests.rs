@@ -79,3 +79,39 @@ fn of_processes_without_clients_who_has_most_loses_the_oldest() {
     with_client(&mut pool, 2000, 2000);
     assert_eq!(pool.surplus(), None);
 }
+
+/// A process that stands still in a file system that does not answer ends with that, and not before: each cycle of
+/// connecting, stopping it and going would leave one more.
+#[test]
+fn processes_that_do_not_end_have_a_bound() {
+    let mut pool = pool();
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let began = Instant::now();
+    let mut made = 0;
+    for round in 0..200 {
+        let now = began + round * 2 * IDLE;
+        let number = pool.receiver_for(origin(1000, 1000));
+        let receiver = pool.receivers.get_mut(&number).unwrap();
+        if receiver.running.is_none() {
+            made += 1;
+            // It reads what nobody writes.
+            let stands_still = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let (channel, _) = unix::seqpacket_pair().unwrap();
+            let process = stands_still;
+            receiver.running = Some(Running { channel, process });
+        }
+        receiver.idle_since = Some(now);
+        pool.end_if_idle(&poll, number, now + IDLE);
+        // Nothing is to be done for one that may not end.
+        let waits = pool.receivers.contains_key(&number);
+        let due = pool.next_deadline(now + IDLE);
+        assert!(!waits || due.is_none_or(|due| due > now + IDLE));
+    }
+    assert_eq!(made, ENDING_PER_OWNER_MAX + 1);
+    assert!(pool.may_end(1001), "others are as before");
+    let running = pool.receivers.into_values().filter_map(|it| it.running);
+    for mut it in pool.ending.into_iter().map(|it| it.running).chain(running) {
+        it.process.kill().unwrap();
+        it.process.wait().unwrap();
+    }
+}
