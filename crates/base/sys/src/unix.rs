@@ -180,6 +180,30 @@ pub fn accept(fd: RawFd) -> Result<Fd, Errno> {
     check(ret).map(|fd| Fd(fd as RawFd))
 }
 
+/// How long a thread rests that cannot accept.
+const REST: core::time::Duration = core::time::Duration::from_millis(1);
+
+/// The next connection of a listener that is waited for; None when there is none for now. If there is one, and no
+/// descriptor or memory for it, the thread rests for a moment: the listener stays readable, and the thread would turn
+/// without a pause.
+pub fn accept_or_rest(listener: RawFd) -> Option<Fd> {
+    match accept(listener) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            if is_exhausted(error) {
+                std::thread::sleep(REST);
+            }
+            None
+        }
+    }
+}
+
+/// Whether what lacks for a connection lacks for all.
+fn is_exhausted(error: Errno) -> bool {
+    let all = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+    all.contains(&error.0)
+}
+
 /// Ids that have no number in a user namespace read as this one (`/proc/sys/kernel/overflowuid`, unless somebody has
 /// changed that).
 const OVERFLOW_ID: u32 = 65_534;
@@ -599,6 +623,16 @@ mod tests {
             receive_with_fds(b.raw(), &mut buffer).unwrap_err(),
             Errno::AGAIN
         );
+    }
+
+    #[test]
+    fn who_cannot_accept_rests_and_who_has_nobody_to_accept_does_not() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+            assert!(is_exhausted(Errno(errno)));
+        }
+        for errno in [libc::EAGAIN, libc::ECONNABORTED, libc::EINTR] {
+            assert!(!is_exhausted(Errno(errno)));
+        }
     }
 
     #[test]

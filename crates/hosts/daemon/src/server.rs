@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
@@ -48,6 +49,9 @@ const REPORTS_PER_TURN_MAX: usize = 64;
 const EVENTS_MAX: usize = 256;
 /// Connections that are accepted before others get their turn. Those behind them keep the listener ready.
 const ACCEPTS_PER_TURN_MAX: usize = 16;
+
+/// How long the thread rests when no descriptor is left even to turn somebody away.
+const EXHAUSTED: Duration = Duration::from_millis(1);
 
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
@@ -331,7 +335,12 @@ impl Server {
     /// sluiced busy.
     fn turn_one_away(&mut self) -> bool {
         if self.spare.take().is_none() {
-            return false;
+            // What took its place may have gone meanwhile. If not, the listener stays ready.
+            self.spare = File::open("/dev/null").ok();
+            if self.spare.take().is_none() {
+                thread::sleep(EXHAUSTED);
+                return false;
+            }
         }
         let accepted = self.listener.accept();
         let turned_away = accepted.is_ok();
