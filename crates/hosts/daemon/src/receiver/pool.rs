@@ -23,6 +23,8 @@ pub const OPTION: &str = "--receive-for-sluiced";
 const RECEIVERS_PER_OWNER_MAX: usize = 32;
 /// Processes in all, but for those of root and of sluiced's own user. Further users share.
 const RECEIVERS_MAX: usize = 512;
+/// Processes started before others get their turn: each start waits for the next process to run.
+const STARTS_PER_TURN_MAX: u32 = 2;
 /// One that has no clients for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
 /// Processes without clients. If there are more, the user who has most of them loses the one that has been so for
@@ -133,6 +135,8 @@ pub struct Pool {
     gone: VecDeque<(Instant, ClientId)>,
     /// Clients that no process can be given.
     failed: Vec<ClientId>,
+    /// How many may still be started in this turn.
+    starts_left: u32,
     /// Processes that end.
     ending: Vec<Ending>,
     /// Sockets that are too much for them, see [`Pool::close_by_another`].
@@ -156,6 +160,7 @@ impl Pool {
             lines: HashMap::new(),
             gone: VecDeque::new(),
             failed: Vec::new(),
+            starts_left: STARTS_PER_TURN_MAX,
             ending: Vec::new(),
             kept: Vec::new(),
             asked: 0,
@@ -333,6 +338,7 @@ impl Pool {
         for socket in std::mem::take(&mut self.kept) {
             self.close_by_another(socket);
         }
+        self.starts_left = STARTS_PER_TURN_MAX;
         std::mem::take(&mut self.failed)
     }
 
@@ -408,8 +414,8 @@ impl Pool {
         let of_owner = || all().filter(|(_, it)| it.origin.owner == origin.owner);
         let idlest = if of_owner().count() >= RECEIVERS_PER_OWNER_MAX {
             of_owner().min_by_key(|(_, it)| it.clients.len())
-        } else if !self.is_exempt(origin.owner) {
-            let strangers = || all().filter(|(_, it)| !self.is_exempt(it.origin.owner));
+        } else if !is_exempt(self.own, origin.owner) {
+            let strangers = || all().filter(|(_, it)| !is_exempt(self.own, it.origin.owner));
             let is_full = strangers().count() >= RECEIVERS_MAX;
             let idlest = strangers().min_by_key(|(_, it)| it.clients.len());
             idlest.filter(|_| is_full)
@@ -438,11 +444,6 @@ impl Pool {
         };
         self.receivers.insert(number, receiver);
         number
-    }
-
-    /// Root, and sluiced's own user, share with nobody.
-    fn is_exempt(&self, owner: u32) -> bool {
-        owner == 0 || owner == self.own
     }
 
     /// Whether one more process of this user may be told to end. Where those before it stand still, it would be one more
@@ -474,10 +475,14 @@ impl Pool {
     /// Sends what waits for a process, as far as it has room, and starts it if need be.
     fn send(&mut self, poll: &OwnedFd, number: u32) {
         let now = Instant::now();
+        let own = self.own;
         let Some(it) = self.receivers.get_mut(&number) else {
             return;
         };
-        if it.running.is_none() && it.is_wanted() && it.start_at <= now {
+        let is_due = it.running.is_none() && it.is_wanted() && it.start_at <= now;
+        let is_exempt = is_exempt(own, it.origin.owner);
+        if is_due && (is_exempt || self.starts_left > 0) {
+            self.starts_left = self.starts_left.saturating_sub(1);
             match start_watched(poll, self.token | u64::from(number)) {
                 Ok(running) => {
                     it.running = Some(running);
@@ -573,6 +578,11 @@ impl Pool {
             self.ending.push(Ending { owner, running });
         }
     }
+}
+
+/// Root, and sluiced's own user, share with nobody and wait for nobody.
+fn is_exempt(own: u32, owner: u32) -> bool {
+    owner == 0 || owner == own
 }
 
 impl Receiver {
