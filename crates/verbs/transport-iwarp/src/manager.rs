@@ -4,7 +4,7 @@
 //! All sockets here are worked on by the transport's first thread.
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -30,7 +30,8 @@ const BACKLOG: i32 = 1024;
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a socket whose queue pair has gone waits for the peer's end.
 const LINGER_WAIT: Duration = Duration::from_secs(2);
-/// Connections that have not said what they want, at a time. More are turned away.
+/// Connections that have not said what they want, at a time. The oldest gives way to the next one: who is honest says it
+/// with the first bytes.
 const STRANGERS_MAX: usize = 512;
 /// The part of the limit of open files that they may have: the program needs the rest.
 const STRANGERS_PART: usize = 4;
@@ -245,11 +246,16 @@ impl Manager {
         };
         let wait = *lock(&self.request_wait);
         let mut streams = lock(&self.streams);
-        let strange = |entry: &&Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
-        let mut strangers = streams.values().filter(strange).count();
+        let strange = |entry: &Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
+        let strangers = streams.iter().filter(|(_, entry)| strange(entry));
+        let mut strangers: Vec<_> = strangers
+            .map(|(number, entry)| (entry.deadline, *number))
+            .collect();
+        strangers.sort_unstable();
+        let mut strangers: VecDeque<u32> = strangers.into_iter().map(|(_, it)| it).collect();
         let strangers_max = STRANGERS_MAX.min(descriptors_max() / STRANGERS_PART).max(1);
-        // Those behind the last keep the listener ready.
-        for _ in 0..ACCEPTS_MAX {
+        // Those behind the last keep the listener ready. Of those that come now none gives way: they have not been read.
+        for _ in 0..ACCEPTS_MAX.min(strangers_max) {
             let socket = match accept(listening) {
                 Ok(socket) => socket,
                 Err(error) if would_block(&error) => return,
@@ -262,8 +268,10 @@ impl Manager {
                     return;
                 }
             };
-            if strangers >= strangers_max {
-                continue;
+            if strangers.len() >= strangers_max
+                && let Some(oldest) = strangers.pop_front()
+            {
+                streams.remove(&oldest);
             }
             let number = self.number(|number| streams.contains_key(&number));
             if poll
@@ -276,7 +284,7 @@ impl Manager {
                 let mut entry = Entry::new(socket, phase, Some(deadline));
                 entry.trace = Trace::begin(&entry.socket, false);
                 streams.insert(number, entry);
-                strangers += 1;
+                strangers.push_back(number);
             }
         }
     }

@@ -111,5 +111,29 @@ fn who_connects_without_end_leaves_a_turn_to_others() {
         Socket::connecting(address, address, 0)
     };
     manager.take(&polls, listener, Instant::now(), accept);
-    assert_eq!(taken.get(), ACCEPTS_MAX);
+    assert!(taken.get() > 0);
+}
+
+/// Who says what he wants is served however many say nothing.
+#[test]
+fn of_those_who_say_nothing_the_oldest_gives_way() {
+    let (manager, polls) = (Manager::new(false), Polls::new().unwrap());
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = manager.listen(&polls, any, true).unwrap();
+    let address = lock(&manager.listeners)[&listener].socket.local().unwrap();
+    let began = Instant::now();
+    let max = STRANGERS_MAX.min(descriptors_max() / STRANGERS_PART);
+    let accept = |_: &Socket| Socket::connecting(address, address, 0);
+    for turn in 0..3 * max.div_ceil(ACCEPTS_MAX) as u32 {
+        let now = began + turn * Duration::from_millis(1);
+        manager.take(&polls, listener, now, accept);
+        let deadlines = lock(&manager.streams).values().map(|it| it.deadline).max();
+        assert_eq!(
+            deadlines.flatten(),
+            Some(now + REQUEST_WAIT),
+            "the last is there"
+        );
+        assert!(manager.count() <= max);
+    }
+    assert_eq!(manager.count(), max);
 }
