@@ -249,6 +249,41 @@ fn a_manifest_that_does_not_fit_is_found() {
 }
 
 /// Names that must be others': volumes of mounts, ports of probes, labels of selectors, files of kustomize.
+/// Words that put a secret on a command line, which every user of the machine can read.
+fn shows_a_secret(line: &str) -> bool {
+    let words = ["--from-literal", "$(openssl rand", "$(head -c"];
+    words.iter().any(|word| line.contains(word))
+}
+
+#[test]
+fn no_recipe_puts_a_key_on_a_command_line() {
+    assert!(shows_a_secret(
+        "kubectl create secret generic k --from-literal=a.key=$(openssl rand -hex 32)"
+    ));
+    assert!(shows_a_secret("tool --key=$(openssl rand -hex 32)"));
+    assert!(!shows_a_secret(
+        "openssl rand -hex 32 | kubectl create secret generic k --from-file=a.key=/dev/stdin"
+    ));
+    let mut folders = vec![folder(), root().join("docs"), root().join("packaging")];
+    let mut texts = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = fs::read_to_string(&path) {
+                texts.push((path, text));
+            }
+        }
+    }
+    assert!(texts.len() > 20);
+    for (path, text) in texts {
+        for line in text.lines() {
+            assert!(!shows_a_secret(line), "{}: {line}", path.display());
+        }
+    }
+}
+
 #[test]
 fn manifests_name_what_is_there() {
     let all = all();

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sluice_sys::errno::Errno;
+use sluice_sys::reclaim::reclaim;
 use sluice_sys::unix::{SOCKET_PATH_BYTES_MAX, effective_uid};
 
 use crate::client::Client;
@@ -91,7 +92,7 @@ impl std::error::Error for PathError {}
 /// says so.
 ///
 /// Makes nothing. The directory in `/tmp`, if it is there, must be this user's and private, as
-/// everybody can make one of that name.
+/// everybody can make one of that name. What another user has put in root's place, root moves away.
 pub fn control_socket() -> Result<Place, PathError> {
     Surroundings::of_this_process().control_socket()
 }
@@ -176,6 +177,10 @@ impl Surroundings {
             }
         }
         let directory = self.temporary.join(format!("sluice-{}", self.uid));
+        if self.uid == 0 {
+            // Refused below where it cannot be moved.
+            let _ = reclaim(&directory);
+        }
         if fs::symlink_metadata(&directory).is_ok() {
             check_directory(&directory, self.uid, 0o077)?;
         }
@@ -343,6 +348,22 @@ mod tests {
         std::os::unix::fs::symlink(&target, scratch.own()).unwrap();
         let error = scratch.surroundings().control_socket().unwrap_err();
         assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_another_user_has_made_in_roots_place_is_none() {
+        if effective_uid() != 0 {
+            println!(
+                "SKIP a_directory_that_another_user_has_made_in_roots_place_is_none: not root"
+            );
+            return;
+        }
+        let scratch = Scratch::new("squatted");
+        fs::create_dir(scratch.own()).unwrap();
+        std::os::unix::fs::chown(scratch.own(), Some(4321), None).unwrap();
+        let place = scratch.surroundings().control_socket().unwrap();
+        assert_eq!(place.socket, scratch.own().join("control.sock"));
+        assert!(!scratch.own().exists());
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod ofd_lock;
 pub mod private;
 pub mod process;
 pub mod raw;
+pub mod reclaim;
 pub mod route;
 pub mod sock_diag;
 pub mod socket_note;

@@ -113,6 +113,8 @@ pub fn seals(fd: RawFd) -> Result<u32, Errno> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     pub bytes: u64,
+    /// Of its pages, which may lie beyond its end.
+    pub allocated_bytes: u64,
     pub device: u64,
     pub inode: u64,
 }
@@ -126,6 +128,10 @@ pub fn stat(fd: RawFd) -> Result<FileStat, Errno> {
     let stat = unsafe { stat.assume_init() };
     Ok(FileStat {
         bytes: u64::try_from(stat.st_size).map_err(|_| Errno::INVAL)?,
+        // In units of 512 bytes (inode(7)).
+        allocated_bytes: u64::try_from(stat.st_blocks)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(512),
         device: stat.st_dev,
         inode: stat.st_ino,
     })
@@ -143,6 +149,13 @@ pub fn check_foreign(fd: RawFd, bytes_min: u64, seals_wanted: u32) -> Result<Fil
         return Err(Errno::INVAL);
     }
     Ok(stat)
+}
+
+/// Whether a descriptor is memory that takes at most `bytes_max` now, as its size says and as its pages do:
+/// `FALLOC_FL_KEEP_SIZE` gives a file pages beyond its end.
+pub fn is_small_memory(fd: RawFd, bytes_max: u64) -> bool {
+    let takes = |stat: FileStat| stat.bytes.max(stat.allocated_bytes);
+    seals(fd).is_ok() && stat(fd).is_ok_and(|stat| takes(stat) <= bytes_max)
 }
 
 /// Checks memory that somebody else passed and that nobody can make shorter: a memfd with [`SEAL_SHRINK`], or
@@ -312,6 +325,25 @@ mod tests {
         read_at(fd.raw(), &mut buffer, 4096).unwrap();
         assert_eq!(buffer, [0; 5]);
         assert_eq!(stat(fd.raw()).unwrap().bytes, 16384);
+    }
+
+    #[test]
+    fn memory_is_as_large_as_its_size_and_its_pages_say() {
+        let fd = sealed(4096, SEAL_SHRINK | SEAL_GROW);
+        assert!(is_small_memory(fd.raw(), 4096));
+        assert!(!is_small_memory(fd.raw(), 4095));
+        // Pages beyond the end, which the size does not tell of.
+        let more = create(c"sluice-test").unwrap();
+        let keep = libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: fallocate takes integers only.
+        assert_eq!(unsafe { libc::fallocate(more.raw(), keep, 0, 1 << 20) }, 0);
+        add_seals(more.raw(), SEAL_SHRINK | SEAL_GROW).unwrap();
+        assert_eq!(stat(more.raw()).unwrap().bytes, 0);
+        assert!(!is_small_memory(more.raw(), 1 << 19));
+        assert!(is_small_memory(more.raw(), 1 << 20));
+        // What is no memory is none however small.
+        let socket = crate::unix::seqpacket().unwrap();
+        assert!(!is_small_memory(socket.raw(), u64::MAX));
     }
 
     #[test]

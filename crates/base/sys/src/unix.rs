@@ -180,6 +180,34 @@ pub fn accept(fd: RawFd) -> Result<Fd, Errno> {
     check(ret).map(|fd| Fd(fd as RawFd))
 }
 
+/// How long a thread rests that cannot accept.
+const REST: core::time::Duration = core::time::Duration::from_millis(1);
+
+/// The next connection of a listener that is waited for; None when there is none for now. If there is one, and no
+/// descriptor or memory for it, the thread rests for a moment: the listener stays readable, and the thread would turn
+/// without a pause.
+pub fn accept_or_rest(listener: RawFd) -> Option<Fd> {
+    match accept(listener) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            if is_exhausted(error) {
+                std::thread::sleep(REST);
+            }
+            None
+        }
+    }
+}
+
+/// Whether what lacks for a connection lacks for all.
+fn is_exhausted(error: Errno) -> bool {
+    let all = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+    all.contains(&error.0)
+}
+
+/// Ids that have no number in a user namespace read as this one (`/proc/sys/kernel/overflowuid`, unless somebody has
+/// changed that).
+const OVERFLOW_ID: u32 = 65_534;
+
 /// Who is at the other end of a Unix socket, as it was when the two were connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -285,13 +313,17 @@ pub fn linger(fd: RawFd) -> Result<Option<i32>, Errno> {
     Ok((is_on != 0).then_some(seconds))
 }
 
-/// Room for one `SCM_RIGHTS` header and its descriptors, aligned as `cmsghdr` wants it.
+/// Room for one `SCM_RIGHTS` header and its descriptors, aligned as `cmsghdr` wants it, and for who has sent them.
 #[repr(C, align(8))]
-struct ControlBuffer([u8; CONTROL_BYTES]);
+struct ControlBuffer([u8; CONTROL_BYTES + CREDENTIALS_BYTES]);
 
 const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
 const CONTROL_BYTES: usize =
     HEADER_BYTES + (FDS_PER_MESSAGE_MAX * size_of::<RawFd>()).next_multiple_of(align_bytes());
+
+/// Of `SCM_CREDENTIALS`.
+const CREDENTIALS_BYTES: usize =
+    HEADER_BYTES + size_of::<libc::ucred>().next_multiple_of(align_bytes());
 
 const fn align_bytes() -> usize {
     size_of::<usize>()
@@ -307,7 +339,7 @@ pub fn send_with_fds(socket: RawFd, message: &[u8], fds: &[RawFd]) -> Result<usi
     if fds.len() > FDS_PER_MESSAGE_MAX {
         return Err(Errno::INVAL);
     }
-    let mut control = ControlBuffer([0; CONTROL_BYTES]);
+    let mut control = ControlBuffer([0; CONTROL_BYTES + CREDENTIALS_BYTES]);
     let mut control_len = 0;
     if !fds.is_empty() {
         let len = HEADER_BYTES + size_of_val(fds);
@@ -353,6 +385,9 @@ pub struct Received {
     pub truncated: bool,
     /// Descriptors were lost, because more came than fit or this process has too many open.
     pub fds_truncated: bool,
+    /// Who has sent it, by the real ids that it had then. Only [`receive_with_sender`] asks for it; None where the kernel
+    /// does not know.
+    pub sender: Option<Credentials>,
     fds: [Option<Fd>; FDS_PER_MESSAGE_MAX],
 }
 
@@ -373,21 +408,37 @@ impl Received {
 /// Descriptors arrive close-on-exec. When more than [`FDS_PER_MESSAGE_MAX`] were sent, the
 /// kernel closes the rest and `fds_truncated` is set.
 pub fn receive_with_fds(socket: RawFd, buffer: &mut [u8]) -> Result<Received, Errno> {
-    receive_flagged(socket, buffer, 0)
+    receive_flagged(socket, buffer, 0, CONTROL_BYTES)
+}
+
+/// The same, with who has sent it, from a socket with [`pass_credentials`].
+pub fn receive_with_sender(socket: RawFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    receive_flagged(socket, buffer, 0, CONTROL_BYTES + CREDENTIALS_BYTES)
+}
+
+/// Has the kernel say with each message who has sent it (`SO_PASSCRED`, unix(7)). Sockets that a listener accepts have the
+/// option from it, and what was sent before that has its sender, too.
+pub fn pass_credentials(socket: RawFd) -> Result<(), Errno> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, &1_i32)
 }
 
 /// The same, and leaves the message where it is (`MSG_PEEK`). The descriptors are copies.
 pub fn peek_with_fds(socket: RawFd, buffer: &mut [u8]) -> Result<Received, Errno> {
-    receive_flagged(socket, buffer, libc::MSG_PEEK)
+    receive_flagged(socket, buffer, libc::MSG_PEEK, CONTROL_BYTES)
 }
 
-fn receive_flagged(socket: RawFd, buffer: &mut [u8], flags: i32) -> Result<Received, Errno> {
-    let mut control = ControlBuffer([0; CONTROL_BYTES]);
+fn receive_flagged(
+    socket: RawFd,
+    buffer: &mut [u8],
+    flags: i32,
+    control_bytes: usize,
+) -> Result<Received, Errno> {
+    let mut control = ControlBuffer([0; CONTROL_BYTES + CREDENTIALS_BYTES]);
     let mut iov = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
-    let mut header = message_header(&mut iov, &mut control, CONTROL_BYTES);
+    let mut header = message_header(&mut iov, &mut control, control_bytes);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     let len = loop {
         // SAFETY: `header` points to one iovec over `buffer` and to all of `control`, both
@@ -406,13 +457,16 @@ fn receive_flagged(socket: RawFd, buffer: &mut [u8], flags: i32) -> Result<Recei
             Ok(len) => break len,
         }
     };
-    let filled = header.msg_controllen.min(CONTROL_BYTES);
-    Ok(Received {
+    let filled = header.msg_controllen.min(control_bytes);
+    let mut received = Received {
         len,
         truncated: header.msg_flags & libc::MSG_TRUNC != 0,
         fds_truncated: header.msg_flags & libc::MSG_CTRUNC != 0,
-        fds: descriptors(&control.0[..filled]),
-    })
+        sender: None,
+        fds: [const { None }; FDS_PER_MESSAGE_MAX],
+    };
+    received.take(&control.0[..filled]);
+    Ok(received)
 }
 
 fn message_header(
@@ -432,36 +486,51 @@ fn message_header(
     header
 }
 
-/// Takes ownership of every descriptor in the control data that the kernel wrote.
-fn descriptors(mut control: &[u8]) -> [Option<Fd>; FDS_PER_MESSAGE_MAX] {
-    let mut fds = [const { None }; FDS_PER_MESSAGE_MAX];
-    let mut count = 0;
-    let word = size_of::<usize>();
-    // Bounded: each turn consumes at least a header of the fixed-size buffer.
-    while let Some(header) = control.get(..HEADER_BYTES) {
-        let mut length = [0; size_of::<usize>()];
-        length.copy_from_slice(&header[..word]);
-        let length = usize::from_ne_bytes(length);
-        let level = &header[word..word + 4];
-        let kind = &header[word + 4..word + 8];
-        if length < HEADER_BYTES {
-            break;
-        }
-        let end = length.min(control.len());
-        if level == libc::SOL_SOCKET.to_ne_bytes() && kind == libc::SCM_RIGHTS.to_ne_bytes() {
-            for raw in control[HEADER_BYTES..end].chunks_exact(4) {
-                let fd = Fd(RawFd::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]));
-                if let Some(slot) = fds.get_mut(count) {
-                    *slot = Some(fd);
+impl Received {
+    /// Takes ownership of every descriptor in the control data that the kernel wrote, and the sender.
+    fn take(&mut self, mut control: &[u8]) {
+        let mut count = 0;
+        let word = size_of::<usize>();
+        // Bounded: each turn consumes at least a header of the fixed-size buffer.
+        while let Some(header) = control.get(..HEADER_BYTES) {
+            let mut length = [0; size_of::<usize>()];
+            length.copy_from_slice(&header[..word]);
+            let length = usize::from_ne_bytes(length);
+            let level = &header[word..word + 4];
+            let kind = &header[word + 4..word + 8];
+            if length < HEADER_BYTES {
+                break;
+            }
+            let end = length.min(control.len());
+            let is = |wanted: i32| {
+                level == libc::SOL_SOCKET.to_ne_bytes() && kind == wanted.to_ne_bytes()
+            };
+            let words = control[HEADER_BYTES..end].chunks_exact(4);
+            let mut words = words.map(|raw| i32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]));
+            if is(libc::SCM_RIGHTS) {
+                for raw in words {
+                    let fd = Fd(raw);
+                    match self.fds.get_mut(count) {
+                        Some(slot) => *slot = Some(fd),
+                        // Room that credentials would have taken.
+                        None => self.fds_truncated = true,
+                    }
                     count += 1;
                 }
+            } else if is(libc::SCM_CREDENTIALS)
+                && let (Some(pid), Some(uid), Some(gid)) =
+                    (words.next(), words.next(), words.next())
+            {
+                let (uid, gid) = (uid as u32, gid as u32);
+                // What the kernel says of a message that was sent before anybody wanted to know.
+                let is_known = pid != 0 || uid != OVERFLOW_ID;
+                self.sender = is_known.then_some(Credentials { pid, uid, gid });
             }
+            control = control
+                .get(length.next_multiple_of(align_bytes())..)
+                .unwrap_or(&[]);
         }
-        control = control
-            .get(length.next_multiple_of(align_bytes())..)
-            .unwrap_or(&[]);
     }
-    fds
 }
 
 /// Waits until `fd` can be read, is hung up, or `timeout_ms` has passed (negative: for ever).
@@ -554,6 +623,40 @@ mod tests {
             receive_with_fds(b.raw(), &mut buffer).unwrap_err(),
             Errno::AGAIN
         );
+    }
+
+    #[test]
+    fn who_cannot_accept_rests_and_who_has_nobody_to_accept_does_not() {
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+            assert!(is_exhausted(Errno(errno)));
+        }
+        for errno in [libc::EAGAIN, libc::ECONNABORTED, libc::EINTR] {
+            assert!(!is_exhausted(Errno(errno)));
+        }
+    }
+
+    #[test]
+    fn a_message_has_its_sender_and_its_descriptors() {
+        let (a, b) = seqpacket_pair().unwrap();
+        let (x, y) = seqpacket_pair().unwrap();
+        let all = [x.raw(), y.raw(), x.raw(), y.raw()];
+        let all = &all[..FDS_PER_MESSAGE_MAX.min(4)];
+        send_with_fds(a.raw(), b"early", all).unwrap();
+        pass_credentials(b.raw()).unwrap();
+        send_with_fds(a.raw(), b"late", all).unwrap();
+        send_with_fds(a.raw(), b"alone", &[]).unwrap();
+        let mut buffer = [0; 16];
+        let mut receive = || receive_with_sender(b.raw(), &mut buffer).unwrap();
+        let early = receive();
+        assert_eq!((early.sender, early.fd_count()), (None, all.len()));
+        // SAFETY: these take nothing and cannot fail.
+        let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
+        for count in [all.len(), 0] {
+            let got = receive();
+            let sender = got.sender.unwrap();
+            assert_eq!((sender.pid, sender.uid, got.fd_count()), (pid, uid, count));
+            assert!(!got.fds_truncated);
+        }
     }
 
     #[test]

@@ -1,29 +1,25 @@
 //! `sluice enable` and `sluice disable`: services that systemd starts under Sluice.
 
+mod place;
+mod root;
 mod unit;
 mod wrap;
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Serialize;
 
 use crate::args::{DisableArgs, EnableArgs};
-use crate::error::{Failure, Outcome, reason};
+use crate::error::{Failure, Outcome};
 use crate::terminal::{complain, harmless, print};
 
+use place::{DROP_IN, Place, cannot};
 use unit::{CONFIGURATION, Unit, full_name, template_of};
-use wrap::MARK;
 
-/// Behind `override.conf`, which 'systemctl edit' makes: what a service runs is what the last one says.
-const DROP_IN: &str = "zz-sluice.conf";
 /// Drop-in folders that are looked at.
 const UNITS_MAX: usize = 10_000;
-/// Bytes of a drop-in of ours at most.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// A service that is enabled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,23 +59,24 @@ pub fn enable(args: &EnableArgs) -> Outcome {
 /// The unit's name if something was written.
 fn enable_one(root: &Path, name: &str, sluice: &str, dry: bool) -> Result<Option<String>, Failure> {
     let (unit, text) = wanted(root, name, sluice)?;
-    let path = place(root, &unit.name)?;
+    let place = Place::of(root, &unit.name)?;
+    let path = place.path().display();
     if dry {
-        print(&format!("# {}\n{text}", path.display()))?;
+        print(&format!("# {path}\n{text}"))?;
         return Ok(None);
     }
     if let Some(note) = wrap::filter_note(&unit) {
         complain(&format!("note: {}: {note}", unit.name));
     }
     note_instances(root, &unit.name);
-    match ours(&path)? {
+    match place.ours()? {
         Some(present) if present == text => {
             print(&format!("{} is enabled already\n", unit.name))?;
             return Ok(None);
         }
-        _ => write(&path, &text)?,
+        _ => place.write(&text)?,
     }
-    print(&format!("{} is enabled: {}\n", unit.name, path.display()))?;
+    print(&format!("{} is enabled: {path}\n", unit.name))?;
     Ok(Some(unit.name))
 }
 
@@ -106,7 +103,7 @@ fn note_instances(root: &Path, template: &str) {
     for folder in folders(root) {
         let name = folder.strip_suffix(".d").unwrap_or(&folder);
         let is_instance = template_of(name).as_deref() == Some(template) && name.starts_with(stem);
-        let own = place(root, name).is_ok_and(|path| path.exists());
+        let own = Place::of(root, name).is_ok_and(|place| place.exists());
         if is_instance && !own {
             complain(&format!(
                 "note: {name} has drop-ins of its own: if they say what it runs, enable it by itself, too"
@@ -125,20 +122,19 @@ pub fn disable(args: &DisableArgs) -> Outcome {
     for name in &names {
         let mut name = full_name(name).map_err(|error| Failure::new(error.to_string(), ""))?;
         // By another of its names; a unit that is gone may have left a drop-in all the same.
-        if !place(&root, &name)?.exists()
+        if !Place::of(&root, &name)?.exists()
             && let Ok(unit) = Unit::load(&root, &name, DROP_IN)
         {
             name = unit.name;
         }
-        let path = place(&root, &name)?;
-        if ours(&path)?.is_none() {
+        let place = Place::of(&root, &name)?;
+        let path = place.path().display();
+        if place.ours()?.is_none() {
             print(&format!("{name} is not enabled\n"))?;
         } else if args.dry_run {
-            print(&format!("would remove {}\n", path.display()))?;
+            print(&format!("would remove {path}\n"))?;
         } else {
-            fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
-            // Others' drop-ins may be beside it.
-            let _ = path.parent().map(fs::remove_dir);
+            place.remove()?;
             print(&format!("{name} is disabled\n"))?;
             changed.push(name);
         }
@@ -154,8 +150,8 @@ pub fn enabled(root: &Path) -> Vec<Enabled> {
         let Some(unit) = folder.strip_suffix(".d") else {
             continue;
         };
-        let path = root.join(CONFIGURATION).join(&folder).join(DROP_IN);
-        if let Ok(Some(text)) = ours(&path) {
+        let place = Place::of(root, unit);
+        if let Ok(Some(text)) = place.and_then(|place| place.ours()) {
             found.push(Enabled {
                 unit: unit.to_owned(),
                 outdated: outdated(root, unit, &text),
@@ -207,17 +203,6 @@ fn folders(root: &Path) -> Vec<String> {
     names.take(UNITS_MAX).collect()
 }
 
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
-    let hint = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "this takes root",
-        _ => "",
-    };
-    Failure::new(
-        format!("cannot {what} {}: {}", path.display(), reason(error)),
-        hint,
-    )
-}
-
 fn root_of(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let root = named.unwrap_or(Path::new("/"));
     fs::canonicalize(root).map_err(|error| cannot("read", root, &error))
@@ -249,73 +234,6 @@ fn program(root: &Path, is_other: bool) -> Result<String, Failure> {
         format!("there is no sluice in {}", root.display()),
         "install it there first, as /usr/bin/sluice",
     ))
-}
-
-/// Where the drop-in of a unit is, within the root.
-fn place(root: &Path, unit: &str) -> Result<PathBuf, Failure> {
-    let folder = root.join(CONFIGURATION);
-    let path = folder.join(format!("{unit}.d"));
-    for existing in path.ancestors() {
-        match fs::canonicalize(existing) {
-            Ok(real) if real.starts_with(root) => break,
-            Ok(_) => {
-                return Err(Failure::new(
-                    format!("{} leads out of {}", existing.display(), root.display()),
-                    "write into that system from inside of it",
-                ));
-            }
-            Err(_) => {}
-        }
-    }
-    Ok(path.join(DROP_IN))
-}
-
-/// The text of a drop-in of ours; `None` where there is none.
-///
-/// # Errors
-/// There is one that is not ours.
-fn ours(path: &Path) -> Result<Option<String>, Failure> {
-    let meta = match fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(cannot("read", path, &error)),
-    };
-    let text = match meta.is_file() && meta.len() <= TEXT_BYTES_MAX {
-        true => fs::read(path).map_err(|error| cannot("read", path, &error))?,
-        false => Vec::new(),
-    };
-    let text = String::from_utf8_lossy(&text).into_owned();
-    if !text.starts_with(MARK) {
-        return Err(Failure::new(
-            format!("{} was not made by 'sluice enable'", path.display()),
-            "move it away first",
-        ));
-    }
-    Ok(Some(text))
-}
-
-/// Whole or not at all.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| cannot("write", path, &error);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut builder = fs::DirBuilder::new();
-    builder
-        .recursive(true)
-        .mode(0o755)
-        .create(folder)
-        .map_err(failed)?;
-    let new = folder.join(format!(".{DROP_IN}.{}", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o644).open(&new);
-    let written = file.and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    });
-    written.map_err(|error| {
-        let _ = fs::remove_file(&new);
-        failed(error)
-    })
 }
 
 /// Lets the systemd of this system read its units again, and says what is left to do.

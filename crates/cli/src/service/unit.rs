@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
+
+use super::root::Root;
 
 /// Where unit files and drop-ins are, the first of one name counts ("Unit File Load Path").
 const FOLDERS: [&str; 12] = [
@@ -249,34 +250,10 @@ fn drop_in_folders(name: &str) -> Vec<String> {
     folders
 }
 
-/// A file below the root. Absolute links begin at the root, as they do for who lives in it.
+/// A file below the root. Links begin at the root and end there, as they do for who lives in it.
 fn read(root: &Path, path: &Path) -> Result<String, UnitError> {
-    let failed = |why: String| UnitError::Read(path.to_owned(), why);
-    let mut at = path.to_owned();
-    for _ in 0..ALIASES_MAX {
-        match fs::read_link(&at) {
-            Ok(target) if target.is_absolute() => {
-                at = root.join(target.strip_prefix("/").unwrap_or(&target));
-            }
-            Ok(target) => at = at.parent().unwrap_or(root).join(target),
-            Err(_) => break,
-        }
-    }
-    let inside = fs::canonicalize(root).and_then(|root| Ok((fs::canonicalize(&at)?, root)));
-    let (at, root) = inside.map_err(|error| failed(error.to_string()))?;
-    if !at.starts_with(&root) {
-        return Err(failed("a link leads out of the root".to_owned()));
-    }
-    if !at.is_file() {
-        return Err(failed("it is no file".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    let file = fs::File::open(&at).map_err(|error| failed(error.to_string()))?;
-    let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|error| failed(error.to_string()))?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed("it is too long for a unit".to_owned()));
-    }
+    let bytes = Root::open(root).and_then(|root| root.read(path, FILE_BYTES_MAX));
+    let bytes = bytes.map_err(|error| UnitError::Read(path.to_owned(), error.to_string()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use sluice_shmem::geometry::{Geometry, LANE_HEADER_BYTES};
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK};
-use sluice_sys::unix::Fd;
+use sluice_sys::unix::{self, Fd};
 
+use crate::disposal;
 use crate::matching::{ClientId, EndKey};
 use crate::shares::{Payer, Shares};
 
@@ -247,20 +248,30 @@ impl Lanes {
             end: u32::MAX,
         };
         let keys: Vec<EndKey> = self.holds.range(all).map(|(key, _)| *key).collect();
-        for key in keys {
-            self.release_if(key, |_| true);
-        }
-        self.payers.remove(&client);
         let peers = self.peers.remove(&client).unwrap_or_default();
+        // Before its lanes are released: no memory of theirs is kept for others, nor given back one by one.
         for peer in &peers {
             if let Some(theirs) = self.peers.get_mut(peer) {
                 theirs.remove(&client);
             }
-            let key = PairKey::new(client, *peer);
-            if let Some(pair) = self.pairs.get_mut(&key) {
+            if let Some(pair) = self.pairs.get_mut(&PairKey::new(client, *peer)) {
                 pair.widowed = true;
             }
+        }
+        for key in keys {
+            self.release_if(key, |_| true);
+        }
+        self.payers.remove(&client);
+        for peer in &peers {
+            let key = PairKey::new(client, *peer);
             self.bury_if_unused(key);
+            // What the survivor still reads is in other lanes.
+            let pair = self.pairs.get(&key);
+            for id in pair.iter().flat_map(|pair| &pair.chunks) {
+                if let Some(chunk) = self.chunks.get_mut(id) {
+                    chunk.cool_all_later();
+                }
+            }
         }
         peers.into_iter().filter(|peer| *peer != client).collect()
     }
@@ -290,9 +301,12 @@ impl Lanes {
             return;
         };
         if chunk.let_go(hold.lane.lane, hold.side) {
+            let pair = chunk.pair;
+            if !self.pairs.get(&pair).is_some_and(|pair| pair.widowed) {
+                chunk.cool();
+            }
             self.in_use -= 1;
             self.lane_shares.give_back(&chunk.payers);
-            let pair = chunk.pair;
             self.bury_if_unused(pair);
         }
     }
@@ -310,7 +324,7 @@ impl Lanes {
             for id in pair.chunks {
                 if let Some(chunk) = self.chunks.remove(&id) {
                     self.chunk_shares.give_back(&chunk.payers);
-                    chunk.give_memory_back();
+                    disposal::later(move || chunk.give_memory_back());
                 }
             }
         }
@@ -397,22 +411,36 @@ impl Chunk {
         }
         self.in_use -= 1;
         self.warm.push_back(lane);
-        if self.warm.len() > WARM_LANES_MAX
-            && let Some(coldest) = self.warm.pop_front()
-        {
-            self.give_rings_back(coldest);
-            self.cold.push(coldest);
-        }
         true
     }
 
-    fn give_rings_back(&self, lane: u32) {
-        let start = self.geometry.ring_offset(lane, 0);
-        let bytes = 2 * u64::from(self.geometry.ring_bytes());
-        // Not having it back wastes memory until the pair ends, and nothing else.
-        if let Err(error) = memfd::punch_hole(self.memory.raw(), start, bytes) {
-            tracing::debug!("ring memory stays in use: {error}");
+    /// Gives back the rings of the lane that has been free for longest, if many are.
+    fn cool(&mut self) {
+        if self.warm.len() > WARM_LANES_MAX
+            && let Some(coldest) = self.warm.pop_front()
+        {
+            give_rings_back(&self.memory, self.geometry, coldest);
+            self.cold.push(coldest);
         }
+    }
+
+    /// Gives back the rings of all free lanes, of a pair that gets no more of them.
+    fn cool_all_later(&mut self) {
+        if self.warm.is_empty() {
+            return;
+        }
+        // Without a descriptor they are given back when the pair ends.
+        let Ok(memory) = unix::duplicate(self.memory.raw()) else {
+            return;
+        };
+        let geometry = self.geometry;
+        let lanes: Vec<u32> = self.warm.drain(..).collect();
+        self.cold.extend(&lanes);
+        disposal::later(move || {
+            for lane in lanes {
+                give_rings_back(&memory, geometry, lane);
+            }
+        });
     }
 
     fn give_memory_back(&self) {
@@ -421,6 +449,15 @@ impl Chunk {
         if let Err(error) = memfd::punch_hole(self.memory.raw(), 0, bytes) {
             tracing::debug!("chunk memory stays in use: {error}");
         }
+    }
+}
+
+fn give_rings_back(memory: &Fd, geometry: Geometry, lane: u32) {
+    let start = geometry.ring_offset(lane, 0);
+    let bytes = 2 * u64::from(geometry.ring_bytes());
+    // Not having it back wastes memory until the pair ends, and nothing else.
+    if let Err(error) = memfd::punch_hole(memory.raw(), start, bytes) {
+        tracing::debug!("ring memory stays in use: {error}");
     }
 }
 

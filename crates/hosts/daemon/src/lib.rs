@@ -7,6 +7,7 @@
 pub mod capture;
 pub mod config;
 pub mod counters;
+mod disposal;
 mod end_table;
 pub mod fabric;
 pub mod gateway;
@@ -17,6 +18,7 @@ pub mod metrics;
 mod namespace;
 pub mod notify;
 pub mod options;
+mod owners;
 pub mod peer;
 pub mod privileges;
 mod program;

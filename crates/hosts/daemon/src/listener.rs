@@ -255,6 +255,8 @@ fn listen(path: &Path, mode: u32) -> io::Result<(Fd, (u64, u64))> {
         _ => {}
     }
     let socket = unix::seqpacket()?;
+    // Who has connected may be somebody else by the time that it asks for something.
+    unix::pass_credentials(socket.raw())?;
     unix::bind(socket.raw(), temporary.as_os_str().as_bytes())?;
     let placed = fs::set_permissions(&temporary, Permissions::from_mode(mode))
         .and_then(|()| Ok(unix::listen(socket.raw(), BACKLOG)?))

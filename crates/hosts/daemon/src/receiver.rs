@@ -44,6 +44,8 @@ enum Report {
         client: ClientId,
         message: Vec<u8>,
         brought: Brought,
+        /// The user who has sent it, as the kernel says; None: it does not.
+        sender: Option<u32>,
     },
     /// A client has ended its connection, and nothing is unread.
     Ended { client: ClientId },

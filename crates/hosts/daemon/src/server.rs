@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
@@ -18,6 +19,7 @@ use sluice_sys::unix::{self, Credentials, Fd, Received};
 
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
+use crate::disposal::dispose;
 use crate::fabric::Fabric;
 use crate::gateway::Gateway;
 use crate::lanes::Lanes;
@@ -27,6 +29,7 @@ use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
 use crate::options::Options;
+use crate::owners::Owners;
 use crate::program::{EndTable, Program};
 use crate::receiver::Brought;
 use crate::receiver::pool::{Heard, Origin, Pool};
@@ -44,6 +47,11 @@ mod sweep;
 const REPORTS_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
+/// Connections that are accepted before others get their turn. Those behind them keep the listener ready.
+const ACCEPTS_PER_TURN_MAX: usize = 16;
+
+/// How long the thread rests when no descriptor is left even to turn somebody away.
+const EXHAUSTED: Duration = Duration::from_millis(1);
 
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
@@ -84,6 +92,7 @@ pub struct Server {
     poll: OwnedFd,
     clients: HashMap<ClientId, Client>,
     receivers: Pool,
+    owners: Owners,
     next_client: ClientId,
     matcher: Matcher,
     lanes: Lanes,
@@ -146,10 +155,11 @@ impl Server {
             client_shares: Shares::new(limits.clients_max, config.user_share),
             limits,
             uid: unix::effective_uid(),
+            owners: Owners::of_this_machine(unix::effective_uid()),
             listener,
             poll,
             clients: HashMap::new(),
-            receivers: Pool::new(RECEIVER, now),
+            receivers: Pool::new(RECEIVER, unix::effective_uid(), now),
             next_client: 1,
             matcher: Matcher::default(),
             prover,
@@ -214,7 +224,7 @@ impl Server {
             for event in &events {
                 let (data, flags) = (event.data, event.flags);
                 match data.u64() {
-                    LISTENER => self.accept_all(),
+                    LISTENER => self.accept(ACCEPTS_PER_TURN_MAX),
                     STOP => self.stopping = true,
                     FABRIC => {}
                     METRICS => self.give_figures(),
@@ -286,7 +296,8 @@ impl Server {
     /// starts a sluiced of its own, or it is served by this one.
     fn leave_unless_somebody_comes(&mut self) -> io::Result<()> {
         self.listener.refuse_new();
-        self.accept_all();
+        // Nobody comes after those who wait.
+        self.accept(usize::MAX);
         if self.clients.is_empty() {
             tracing::info!("nobody needs me");
             self.stopping = true;
@@ -303,8 +314,9 @@ impl Server {
         Ok(())
     }
 
-    fn accept_all(&mut self) {
-        loop {
+    /// Takes connections, so many at most.
+    fn accept(&mut self, max: usize) {
+        for _ in 0..max {
             match self.listener.accept() {
                 Ok(socket) => self.welcome(socket),
                 Err(Errno(libc::EMFILE | libc::ENFILE)) => {
@@ -323,7 +335,12 @@ impl Server {
     /// sluiced busy.
     fn turn_one_away(&mut self) -> bool {
         if self.spare.take().is_none() {
-            return false;
+            // What took its place may have gone meanwhile. If not, the listener stays ready.
+            self.spare = File::open("/dev/null").ok();
+            if self.spare.take().is_none() {
+                thread::sleep(EXHAUSTED);
+                return false;
+            }
         }
         let accepted = self.listener.accept();
         let turned_away = accepted.is_ok();
@@ -350,9 +367,9 @@ impl Server {
             self.refuse(socket, Reason::User);
             return;
         }
+        let origin = self.origin_of(&socket, credentials);
         // Without other users there is nobody to share with.
-        let payer = (!known).then_some(credentials.uid);
-        let origin = origin_of(&socket, credentials);
+        let payer = (!known).then_some(origin.owner);
         self.admit(socket, credentials, payer, origin, None);
     }
 
@@ -415,7 +432,7 @@ impl Server {
             gid: u32::MAX,
         };
         let credentials = unix::peer_credentials(socket.raw()).unwrap_or(nobody);
-        let origin = origin_of(&socket, credentials);
+        let origin = self.origin_of(&socket, credentials);
         self.receivers.close(&self.poll, origin, socket);
     }
 
@@ -430,16 +447,20 @@ impl Server {
                     client,
                     message,
                     brought,
+                    sender,
                     mut newcomer,
-                    received,
+                    mut received,
                 }) => {
                     // It may have been turned out meanwhile.
                     if self.clients.contains_key(&client) {
                         let message = ToDaemon::decode(&message);
-                        let with = (&brought, &mut newcomer, received);
-                        if let Err(reason) = self.dispatch(client, message, with) {
+                        let with = (&brought, &mut newcomer, &mut received);
+                        if let Err(reason) = self.dispatch((client, sender), message, with) {
                             self.turn_out(client, reason);
                         }
+                    }
+                    if brought == Brought::Memory {
+                        dispose(received);
                     }
                     if let Some(socket) = newcomer {
                         self.close(socket);
@@ -449,12 +470,12 @@ impl Server {
         }
     }
 
-    /// Does what one message asks for. An error ends the connection.
+    /// Does what one message asks for, whose sender is the user `sender` now. An error ends the connection.
     fn dispatch(
         &mut self,
-        id: ClientId,
+        (id, sender): (ClientId, Option<u32>),
         message: Result<ToDaemon, DecodeError>,
-        (brought, newcomer, received): (&Brought, &mut Option<Fd>, Received),
+        (brought, newcomer, received): (&Brought, &mut Option<Fd>, &mut Received),
     ) -> Result<(), Reason> {
         let message = message.map_err(|error| {
             self.counters.messages_malformed += 1;
@@ -485,23 +506,28 @@ impl Server {
                 self.send(id, &self.pong(), &[]);
                 Ok(())
             }
-            ToDaemon::Status if self.is_introduced(id) => Err(Reason::User),
             ToDaemon::Status => {
-                self.report(id);
+                let asker = sender.filter(|_| !self.is_introduced(id));
+                self.report(id, asker.ok_or(Reason::User)?);
                 Ok(())
             }
-            ToDaemon::Shutdown => self.shut_down(id),
-            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, brought),
+            ToDaemon::Shutdown => self.shut_down(id, sender),
+            ToDaemon::Gateway(ask) => self.asked_of_gateways((id, sender), ask, brought),
             _ => Err(Reason::Protocol),
         }
     }
 
-    fn hello(&mut self, id: ClientId, hello: &Hello, mut received: Received) -> Result<(), Reason> {
+    fn hello(
+        &mut self,
+        id: ClientId,
+        hello: &Hello,
+        received: &mut Received,
+    ) -> Result<(), Reason> {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
         let introducer = client.introducer.take();
-        let program = Program::new(hello, client.credentials, &mut received, introducer);
+        let program = Program::new(hello, client.credentials, received, introducer);
         let program = program.map_err(|error| {
             tracing::debug!(reason = %error, "client {id} came with descriptors that do not serve: {error}");
             Reason::Descriptors
@@ -544,9 +570,14 @@ impl Server {
         self.clients.get(&id).is_some_and(|it| it.is_introduced)
     }
 
-    fn shut_down(&mut self, id: ClientId) -> Result<(), Reason> {
-        let uid = self.clients.get(&id).map(|client| client.credentials.uid);
-        if self.is_introduced(id) || uid != Some(self.uid) && uid != Some(0) {
+    /// Whether who has sent a message may do what root and sluiced's own user may. Who was that when it connected may have
+    /// given it up, and may have given the connection away.
+    fn is_owner(&self, id: ClientId, sender: Option<u32>) -> bool {
+        !self.is_introduced(id) && (sender == Some(self.uid) || sender == Some(0))
+    }
+
+    fn shut_down(&mut self, id: ClientId, sender: Option<u32>) -> Result<(), Reason> {
+        if !self.is_owner(id, sender) {
             return Err(Reason::User);
         }
         self.send(id, &self.pong(), &[]);
@@ -602,7 +633,7 @@ impl Server {
         if let Some(program) = &client.program {
             self.seen.note_end(&program.end_table);
         }
-        drop(client);
+        dispose((client.program, client.introducer));
         if let Some(pid) = pid {
             self.program_went(pid);
         }
@@ -620,12 +651,18 @@ impl Server {
             self.idle_since = Instant::now();
         }
     }
-}
 
-/// Whose process reads a client.
-fn origin_of(socket: &Fd, credentials: Credentials) -> Origin {
-    Origin {
-        uid: credentials.uid,
-        netns: tcp::netns_cookie(socket.raw()).unwrap_or(0),
+    /// Whose process reads a client.
+    fn origin_of(&mut self, socket: &Fd, credentials: Credentials) -> Origin {
+        let uid = credentials.uid;
+        let is_known = uid == self.uid || uid == 0;
+        Origin {
+            uid,
+            owner: match is_known {
+                true => uid,
+                false => self.owners.owner(uid, Instant::now()),
+            },
+            netns: tcp::netns_cookie(socket.raw()).unwrap_or(0),
+        }
     }
 }

@@ -3,9 +3,14 @@
 mod common;
 
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, end_table, event_flag, hello, memory, next, parking, tcp_pair, wait_for};
+use common::{
+    Daemon, end_table, event_flag, hello, memory, next, parking, skip, tcp_pair, wait_for,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use sluice_control::client::{Client, ReceiveError};
@@ -14,6 +19,9 @@ use sluice_control::message::{
 };
 use sluice_sys::memfd::{SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
 use sluice_sys::unix::{send_with_fds, seqpacket_pair};
+
+/// Bytes of memory that nobody needs, of which no page is there.
+const LARGE: u64 = 1 << 30;
 
 /// sluiced answers `reason` and closes the connection.
 fn assert_turned_out(client: &Client, reason: Reason) {
@@ -123,6 +131,10 @@ fn a_hello_needs_exactly_its_three_memories() {
         vec![event_flag(), parking(), memory(100, all)],
         // sluiced cannot write this event flag.
         vec![memory(4096, all), parking(), end_table()],
+        // Much larger than any library has them: sluiced would give the pages back.
+        vec![memory(LARGE, SEAL_SHRINK), parking(), end_table()],
+        vec![event_flag(), memory(LARGE, all), end_table()],
+        vec![event_flag(), parking(), memory(LARGE, all)],
     ];
     for (number, set) in sets.into_iter().enumerate() {
         let client = daemon.connect();
@@ -133,6 +145,32 @@ fn a_hello_needs_exactly_its_three_memories() {
     }
     wait_for("the close of all descriptors", || {
         daemon.open_files() <= before
+    });
+}
+
+/// N5: who connects and goes without end keeps nobody else from being heard.
+#[test]
+fn connections_without_end_leave_others_their_turn() {
+    let daemon = Daemon::start(&[]);
+    let witness = daemon.program("witness");
+    let stop = AtomicBool::new(false);
+    let connected = AtomicUsize::new(0);
+    let path = daemon.socket();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // While too many wait to be accepted it is refused.
+                    let client = Client::connect(path.as_os_str().as_bytes());
+                    connected.fetch_add(usize::from(client.is_ok()), Ordering::Relaxed);
+                }
+            });
+        }
+        wait_for("connections", || connected.load(Ordering::Relaxed) > 2000);
+        for _ in 0..100 {
+            witness.settle();
+        }
+        stop.store(true, Ordering::Relaxed);
     });
 }
 
@@ -231,6 +269,38 @@ fn who_was_introduced_has_no_power_of_whoever_made_its_socket() {
         assert_turned_out(&worker, Reason::User);
     }
     assert!(daemon.ping().is_ok());
+}
+
+/// A worker of root's that has given root up has the connection that it made before.
+#[test]
+fn who_has_given_root_up_has_no_power_of_it_by_an_earlier_connection() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("given up", "only root can become another user");
+    }
+    let daemon = Daemon::start(&["--allow-all-users"]);
+    let root = daemon.program("of root's");
+    let clients = [(); 2].map(|()| daemon.connect());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let uid = rustix::process::Uid::from_raw(4321);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            clients[0].send(&ToDaemon::Shutdown, &[]).unwrap();
+            assert_turned_out(&clients[0], Reason::User);
+            clients[1].send(&ToDaemon::Status, &[]).unwrap();
+        });
+    });
+    let (answer, mut received) = next(&clients[1]);
+    let FromDaemon::Report { bytes } = answer else {
+        panic!("{answer:?}");
+    };
+    let mut document = vec![0; bytes as usize];
+    let memory = received.take_fd(0).unwrap();
+    sluice_sys::memfd::read_at(memory.raw(), &mut document, 0).unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    assert_eq!(document["processes"].as_array().unwrap().len(), 0);
+    // Who has not has all of it.
+    assert_eq!(daemon.status()["processes"].as_array().unwrap().len(), 1);
+    drop(root);
 }
 
 #[test]

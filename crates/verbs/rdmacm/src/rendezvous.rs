@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sluice_sys::reclaim::reclaim;
 use sluice_sys::unix::{self, Fd};
 
 use super::address::Address;
@@ -86,6 +87,8 @@ impl Rendezvous {
             }
             _ => {
                 let parent = PathBuf::from(format!("/tmp/sluice-{}", unix::effective_uid()));
+                // Refused below where it cannot be moved.
+                let _ = reclaim(&parent);
                 make_private(&parent)?;
                 parent.join("verbs")
             }

@@ -26,6 +26,7 @@ use sluice_sys::unix;
 
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process;
+use sluice_sys::reclaim::reclaim;
 
 pub use names::Names;
 pub use numbers::{BLOCK_NUMBERS, Numbers, block_of};
@@ -86,7 +87,7 @@ fn own_directory(path: &Path) -> io::Result<()> {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!(
-                "{} must be a directory of this user with mode 0700",
+                "{} must be a directory of this user with mode 0700; remove it, or set XDG_RUNTIME_DIR",
                 path.display()
             ),
         ));
@@ -99,6 +100,8 @@ fn open_numbers(path: &Path) -> io::Result<File> {
     if let Some(parent) = path.parent()
         && parent == own_parent()
     {
+        // Refused below where it cannot be moved.
+        let _ = reclaim(parent);
         own_directory(parent)?;
     }
     own_directory(path)?;

@@ -4,7 +4,7 @@
 //! All sockets here are worked on by the transport's first thread.
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use sluice_verbs::locks::{lock, try_lock};
 use sluice_wire::iwarp::{Enhanced, Revision, Role, Startup};
 
 use crate::part::Part;
-use crate::socket::{Interest, Polls, Socket, would_block};
+use crate::socket::{Interest, Polls, Socket, descriptors_max, would_block};
 use crate::trace::Trace;
 
 /// Connections that a listener lets wait in the kernel.
@@ -30,8 +30,16 @@ const BACKLOG: i32 = 1024;
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// How long a socket whose queue pair has gone waits for the peer's end.
 const LINGER_WAIT: Duration = Duration::from_secs(2);
-/// Connections that have not said what they want, at a time. More are turned away.
+/// Connections that have not said what they want, at a time. The oldest gives way to the next one: who is honest says it
+/// with the first bytes.
 const STRANGERS_MAX: usize = 512;
+/// The part of the limit of open files that they may have: the program needs the rest.
+const STRANGERS_PART: usize = 4;
+/// Connections that are taken before others have their turn.
+const ACCEPTS_MAX: usize = 64;
+/// For how long a listener is not looked at that cannot take a connection: the connection stays, and would make it
+/// ready again at once.
+const REST: Duration = Duration::from_millis(100);
 /// READs and atomics that a queue pair can answer at a time, whatever the program asks for.
 pub const IRD_MAX: u16 = 128;
 /// Numbers have 24 bits, as those of queue pairs.
@@ -84,6 +92,13 @@ struct Entry {
     forgotten: bool,
 }
 
+/// A socket that takes connections.
+struct Listener {
+    socket: Socket,
+    /// It could take none, for want of descriptors or memory, and is not looked at before.
+    rests_until: Option<Instant>,
+}
+
 /// A queue pair's part of what was made here.
 pub struct Made {
     pub part: Arc<Part>,
@@ -104,7 +119,7 @@ impl Made {
 /// All streams and listeners of a transport.
 pub struct Manager {
     streams: Mutex<HashMap<u32, Entry>>,
-    listeners: Mutex<HashMap<u32, Socket>>,
+    listeners: Mutex<HashMap<u32, Listener>>,
     sink: Mutex<Option<Arc<dyn EventSink>>>,
     last: AtomicU32,
     /// How long a peer that has connected may take to say what it wants.
@@ -170,7 +185,14 @@ impl Manager {
         let number = self.number(|number| listeners.contains_key(&number));
         poll.add(socket.raw(), INPUT, token(Kind::Listener, number))
             .map_err(system)?;
-        listeners.insert(number, socket);
+        let rests_until = None;
+        listeners.insert(
+            number,
+            Listener {
+                socket,
+                rests_until,
+            },
+        );
         Ok(number)
     }
 
@@ -203,16 +225,53 @@ impl Manager {
 
     /// A connection has come to a listener, or several have.
     pub fn came(&self, poll: &Polls, listener: u32) {
-        let listeners = lock(&self.listeners);
-        let Some(socket) = listeners.get(&listener) else {
+        self.take(poll, listener, Instant::now(), Socket::accept);
+    }
+
+    /// The same with another `accept`, for tests.
+    fn take(
+        &self,
+        poll: &Polls,
+        listener: u32,
+        now: Instant,
+        accept: impl Fn(&Socket) -> io::Result<Socket>,
+    ) {
+        let mut listeners = lock(&self.listeners);
+        let Some(Listener {
+            socket: listening,
+            rests_until,
+        }) = listeners.get_mut(&listener)
+        else {
             return;
         };
         let wait = *lock(&self.request_wait);
         let mut streams = lock(&self.streams);
-        while let Ok(socket) = socket.accept() {
-            let strange = |entry: &&Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
-            if streams.values().filter(strange).count() >= STRANGERS_MAX {
-                continue;
+        let strange = |entry: &Entry| matches!(entry.phase, Phase::AwaitsRequest { .. });
+        let strangers = streams.iter().filter(|(_, entry)| strange(entry));
+        let mut strangers: Vec<_> = strangers
+            .map(|(number, entry)| (entry.deadline, *number))
+            .collect();
+        strangers.sort_unstable();
+        let mut strangers: VecDeque<u32> = strangers.into_iter().map(|(_, it)| it).collect();
+        let strangers_max = STRANGERS_MAX.min(descriptors_max() / STRANGERS_PART).max(1);
+        // Those behind the last keep the listener ready. Of those that come now none gives way: they have not been read.
+        for _ in 0..ACCEPTS_MAX.min(strangers_max) {
+            let socket = match accept(listening) {
+                Ok(socket) => socket,
+                Err(error) if would_block(&error) => return,
+                // That one has gone.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
+                    let at_rest = Interest::default();
+                    poll.change(listening.raw(), at_rest, token(Kind::Listener, listener));
+                    *rests_until = Some(now + REST);
+                    return;
+                }
+            };
+            if strangers.len() >= strangers_max
+                && let Some(oldest) = strangers.pop_front()
+            {
+                streams.remove(&oldest);
             }
             let number = self.number(|number| streams.contains_key(&number));
             if poll
@@ -221,12 +280,32 @@ impl Manager {
             {
                 let came = Vec::new();
                 let phase = Phase::AwaitsRequest { listener, came };
-                let deadline = Instant::now() + wait;
+                let deadline = now + wait;
                 let mut entry = Entry::new(socket, phase, Some(deadline));
                 entry.trace = Trace::begin(&entry.socket, false);
                 streams.insert(number, entry);
+                strangers.push_back(number);
             }
         }
+    }
+
+    /// Looks again at listeners that have rested. When the next one has.
+    pub fn resume(&self, poll: &Polls, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for (number, listener) in lock(&self.listeners).iter_mut() {
+            match listener.rests_until {
+                Some(until) if until > now => {
+                    next = Some(next.map_or(until, |it: Instant| it.min(until)));
+                }
+                Some(_) => {
+                    listener.rests_until = None;
+                    let token = token(Kind::Listener, *number);
+                    poll.change(listener.socket.raw(), INPUT, token);
+                }
+                None => {}
+            }
+        }
+        next
     }
 
     /// Something has come for a stream that is here.

@@ -324,7 +324,12 @@ impl Work<1> for Streams {
         }
         let worker = self.worker(node);
         let startups = match self.number {
-            0 => node.manager.expire(Instant::now()),
+            0 => {
+                let now = Instant::now();
+                let late = node.manager.expire(now);
+                let rested = node.manager.resume(&worker.polls, now);
+                late.into_iter().chain(rested).min()
+            }
             _ => None,
         };
         let startups = startups.map_or(u64::MAX, |when| {

@@ -18,6 +18,7 @@ use crate::channel::{
     CONTROL_BYTES, Pieces, RING_BYTES_MAX, RING_BYTES_MIN, Receiving, Sending, reset,
 };
 use crate::host::Host;
+use crate::lines::Lines;
 use crate::management::Message;
 use crate::peer::Peer;
 
@@ -31,6 +32,8 @@ const MANAGEMENT: u32 = 0x56_00_00_03;
 /// Their upper half.
 const PORT: u32 = 0x5600;
 
+/// Events of one peer before the others have their turn. A host that is found has one, and one when it goes.
+const EVENTS_PER_TURN: usize = 4;
 /// Messages taken from one peer before the others have their turn.
 const MESSAGES_PER_TURN: usize = 8;
 /// How soon to look again while a channel is being made, and for how long.
@@ -67,6 +70,8 @@ pub struct Contact {
     /// For how long somebody waits for it.
     waited: Option<Watch>,
     noticed: bool,
+    /// What is said of it on standard error. Goes on with the next one in its slot.
+    lines: Lines,
 }
 
 impl Contact {
@@ -96,7 +101,7 @@ impl Contact {
             return Ok(None);
         };
         link.beat(&view);
-        while let Some(event) = link.poll(&view, now) {
+        let gone = take_events(link, &view, now, |event| {
             knock();
             match event {
                 Event::Up { .. } => {
@@ -104,23 +109,26 @@ impl Contact {
                     self.lent = lock(&host.heap).lend(peer.slot, CONTROL_BYTES + host.ring_bytes);
                     if self.lent.is_none() && !self.noticed {
                         self.noticed = true;
-                        host.notices.say(
-                            "the window has no room for one more host; make it larger \
-                             (sluice window create --size)",
-                        );
+                        let text = "the window has no room for one more host; make it larger \
+                                    (sluice window create --size)";
+                        self.lines.say(&host.notices, now, text);
                     }
                 }
-                Event::Down(Ended::Left) => return Ok(Some(Gone::Left)),
-                Event::Down(_) => return Ok(Some(Gone::Lost)),
+                Event::Down(Ended::Left) => return Some(Gone::Left),
+                Event::Down(_) => return Some(Gone::Lost),
                 Event::OtherVersion(version) => {
                     let text = format!(
                         "host {} of the window speaks version {version} of the protocol, and \
                          this program another",
                         peer.slot
                     );
-                    host.notices.say(&text);
+                    self.lines.say(&host.notices, now, &text);
                 }
             }
+            None
+        });
+        if gone.is_some() {
+            return Ok(gone);
         }
         let Some(lent) = self.lent.filter(|_| link.is_up()) else {
             return Ok(None);
@@ -242,11 +250,16 @@ impl Contact {
             count.add(1);
         }
         self.leave(&host.region.view(host.slot));
-        *self = Contact::default();
+        let lines = core::mem::take(&mut self.lines);
+        *self = Contact {
+            lines,
+            ..Contact::default()
+        };
         host.management.forget(peer.slot);
         if let Gone::Broke(broken) = gone {
             self.not_before = now + AFTER_BROKEN_NS;
-            host.notices.say(&format!("host {}: {broken}", peer.slot));
+            let text = format!("host {}: {broken}", peer.slot);
+            self.lines.say(&host.notices, now, &text);
         }
         peer.end();
         if was {
@@ -260,6 +273,23 @@ impl Contact {
             link.leave(view);
         }
     }
+}
+
+/// Has `each` see what has happened, as long as it returns None. A host that is another one each time that it is looked
+/// at has as many events as there are looks.
+fn take_events<V: View>(
+    link: &mut Link,
+    view: &V,
+    now: u64,
+    mut each: impl FnMut(Event) -> Option<Gone>,
+) -> Option<Gone> {
+    for _ in 0..EVENTS_PER_TURN {
+        let gone = each(link.poll(view, now)?);
+        if gone.is_some() {
+            return gone;
+        }
+    }
+    None
 }
 
 /// Whether a peer may have lent this.
@@ -293,3 +323,6 @@ fn message(numbers: [u64; 2]) -> [u8; 16] {
     bytes[8..].copy_from_slice(&numbers[1].to_le_bytes());
     bytes
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | [`frame`], `channel`, `bell` | what goes over the window; the two rings of a pair of hosts; how sleepers are woken |
 //! | `host`, `peer` | this process as a host of the window; what leaves to another one and comes from it |
-//! | `contact`, `contacts` | how another host is found, and its end; all others |
-//! | `turn`, `part`, `responder` | a queue pair as its peer's turns know it; its two halves |
+//! | `contact`, `contacts`, `lines` | how another host is found, and its end; all others; what is said of them |
+//! | `turn`, `part`, `responder`, `answers` | a queue pair as its peer's turns know it; its two halves, and what leaves behind READs |
 //! | `management` | queue pair 1 |
 //! | `counts` | what is counted |
 //! | `node`, `worker` | the process's share, and its thread |
@@ -15,6 +15,7 @@
 //! **Locks**, each before those behind it: what comes from a peer; a responder; the engine's; a
 //! requester's state; what leaves to a peer. Calls into the engine are made with the first two only.
 
+mod answers;
 mod bell;
 mod channel;
 mod contact;
@@ -23,6 +24,7 @@ mod counts;
 mod device;
 pub mod frame;
 mod host;
+mod lines;
 mod management;
 mod node;
 mod part;

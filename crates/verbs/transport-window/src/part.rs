@@ -54,6 +54,8 @@ pub struct State {
     reads: usize,
     rnr_left: u8,
     blocked: Option<Blocked>,
+    /// When the first of its timers is due.
+    armed_ns: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -96,6 +98,21 @@ impl State {
         self.open.clear();
         (self.sent, self.offset, self.reads) = (0, 0, 0);
         self.blocked = None;
+    }
+
+    /// Whether a timer is to be set for then. One that is due before does: a peer that is not ready and is, in turn,
+    /// has no more of them.
+    fn arm(&mut self, until_ns: u64) -> bool {
+        let needs = until_ns != u64::MAX && self.armed_ns.is_none_or(|at| until_ns < at);
+        if needs {
+            self.armed_ns = Some(until_ns);
+        }
+        needs
+    }
+
+    /// Its timers of before have been.
+    fn disarm(&mut self, now: u64) {
+        self.armed_ns = self.armed_ns.filter(|at| *at > now);
     }
 
     /// All from this request on is sent again.
@@ -380,6 +397,10 @@ impl Part {
         let Some((mut state, qp, index)) = self.find(peer, frame) else {
             return;
         };
+        if state.blocked.is_some() {
+            // It knows: nothing has left since then.
+            return;
+        }
         let seq = state.open[index].seq;
         let mut failed = None;
         if state.take_kept(index, &mut done).is_none() {
@@ -405,9 +426,7 @@ impl Part {
                 until_ns,
                 fatal: !frame.is(flag::NO_RECEIVE),
             });
-            if until_ns != u64::MAX {
-                self.peers.host.set_timer(until_ns, self.turn.qpn);
-            }
+            self.set_timer(&mut state, until_ns);
         }
         drop(state);
         done.extend(failed.map(|status| (seq, SendDone::failed(status))));
@@ -442,15 +461,25 @@ impl Part {
         }
     }
 
+    fn set_timer(&self, state: &mut State, until_ns: u64) {
+        if state.arm(until_ns) {
+            self.peers.host.set_timer(until_ns, self.turn.qpn);
+        }
+    }
+
     /// A timer of it may be due.
     pub fn due(self: &Arc<Self>, now: u64, after: &mut Aftermath) {
         if let Some(qp) = self.qp() {
             lock(&self.responder).due(&self.turn, &qp, &self.peers);
         }
         let mut state = lock(&self.state);
-        let Some(blocked) = state.blocked.filter(|blocked| blocked.until_ns <= now) else {
+        state.disarm(now);
+        let Some(blocked) = state.blocked else {
             return;
         };
+        if blocked.until_ns > now {
+            return self.set_timer(&mut state, blocked.until_ns);
+        }
         state.blocked = None;
         let peer = state.peer.clone();
         drop(state);
@@ -562,7 +591,7 @@ impl Part {
                 if peer.is_some_and(|peer| !peer.is_up()) {
                     self.peers.host.wake();
                 }
-                lock(&self.responder).start(&self.peers, change.attr);
+                lock(&self.responder).start(&self.turn, &self.peers, change.attr);
             }
             QpState::Err | QpState::Reset => {
                 state.forget();
@@ -575,7 +604,7 @@ impl Part {
     }
 
     pub fn receives_posted(&self) {
-        lock(&self.responder).receives_posted(&self.peers);
+        lock(&self.responder).receives_posted(&self.turn, &self.peers);
     }
 
     pub fn destroyed(&self, after: &mut Aftermath) {
@@ -677,3 +706,6 @@ fn patience_ns(attr: &QpAttr) -> u64 {
         code => (4096_u64 << code).saturating_mul(u64::from(attr.retry_cnt) + 1),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use sluice_sys::clock::now_ns;
-use sluice_verbs::WcStatus;
 use sluice_verbs::locks::{lock, try_lock};
 use sluice_window::region::RegionView;
 use sluice_window::{Broken, In, Out, View as _};
 
+use crate::answers::is_good;
 use crate::bell::Bell;
 use crate::channel::{Pieces, Receiving, Sending, reset, sleep};
 use crate::counts::Counts;
-use crate::frame::{Frame, What};
+use crate::frame::Frame;
 use crate::host::{Host, INNER_BYTES};
 use crate::turn::Turn;
 
@@ -263,12 +263,10 @@ impl Peer {
         if outgoing.sending.is_none() {
             return;
         }
-        let good =
-            |frame: &Frame| frame.what == What::Answer && frame.code == WcStatus::Success as u16;
-        let same = |owed: &&mut Frame| owed.to == frame.to && good(owed);
+        let same = |owed: &&mut Frame| owed.to == frame.to && is_good(owed);
         // A later acknowledgement says what the earlier would.
         match outgoing.owed.iter_mut().rev().take(16).find(same) {
-            Some(owed) if good(&frame) => *owed = frame,
+            Some(owed) if is_good(&frame) => *owed = frame,
             _ => outgoing.owed.push_back(frame),
         }
         if outgoing.owed.len() > OWED_MAX {

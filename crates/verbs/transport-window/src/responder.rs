@@ -4,7 +4,6 @@
 //! ([`crate::peer`]), so that what it says to the peer leaves in the order of what it has decided.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sluice_protocol::{Atomic, TakeError};
@@ -18,16 +17,14 @@ use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, receives};
 use sluice_verbs::{
     Aftermath, Gid, NakReason, Qp, QpAttr, QpState, QpType, WcStatus, WrOpcode, wc_flags,
 };
-use sluice_window::View;
+use sluice_window::{Broken, View};
 
+use crate::answers::{Answer, Answers, TooMany, is_good};
 use crate::channel::Payload;
 use crate::frame::{Frame, MULTICAST_QPN, PSN_MASK, What, flag, slot_of};
 use crate::peer::{Peer, Peers, Put, Sent};
 use crate::turn::Turn;
 
-/// Answers that wait for room at most. A peer that keeps to the device's limit of READs and atomics
-/// needs no more.
-const ANSWERS_MAX: usize = 512;
 /// How soon to look again whether a queue pair is in RTR that is about to be.
 const STARTING_NS: u64 = 50_000;
 /// Bytes of a message at most.
@@ -44,7 +41,7 @@ pub struct Responder {
     refused: bool,
     inbound: Inbound,
     current: Option<Current>,
-    answers: VecDeque<Answer>,
+    answers: Answers,
     /// The request that is to come again when there is a receive, or when the queue pair is ready.
     waits: Option<Frame>,
     /// The engine has been told that it may be in RTR, and is or will be in a moment.
@@ -56,13 +53,6 @@ struct Current {
     request: Frame,
     total: u64,
     got: u64,
-}
-
-/// What is to leave in its turn.
-enum Answer {
-    Read { request: Frame, offset: u64 },
-    Atomic { request: Frame, old: u64 },
-    Short(Frame),
 }
 
 /// Where a frame came from, and what follows from it.
@@ -80,14 +70,7 @@ impl Place<'_> {
 
     /// Says how a request ended, or that it is to come again, to whoever waits for that.
     fn say(&self, responder: &mut Responder, turn: &Arc<Turn>, frame: Frame) {
-        if responder.answers.is_empty() {
-            let good = frame.what == What::Answer && frame.code == WcStatus::Success as u16;
-            self.peer.owe(frame, !good);
-        } else {
-            // Not before what a READ brings that came earlier.
-            responder.answers.push_back(Answer::Short(frame));
-            self.peer.call(turn);
-        }
+        responder.say(self.peer, turn, frame);
     }
 }
 
@@ -115,21 +98,34 @@ fn total(request: &Frame, facts: &Facts) -> u64 {
 
 impl Responder {
     /// A connection begins.
-    pub fn start(&mut self, peers: &Peers, attr: &QpAttr) {
+    pub fn start(&mut self, turn: &Arc<Turn>, peers: &Peers, attr: &QpAttr) {
         self.partner = attr.dest_qp_num;
         self.min_rnr_timer = attr.min_rnr_timer;
         self.expected = attr.rq_psn & PSN_MASK;
         self.refused = false;
         self.started = true;
-        self.ready(peers);
+        self.ready(turn, peers);
     }
 
     /// What it was not ready for may come again.
-    fn ready(&mut self, peers: &Peers) {
+    fn ready(&mut self, turn: &Arc<Turn>, peers: &Peers) {
         if let Some(request) = self.waits.take()
             && let Some(peer) = peers.of(slot_of(request.from))
         {
-            peer.owe(Frame::about(What::Ready, &request), true);
+            // Its NOT_YET may still wait. The requester takes a READY that comes before it for nothing, and would
+            // wait for ever.
+            self.say(peer, turn, Frame::about(What::Ready, &request));
+        }
+    }
+
+    /// A frame leaves, not before what a READ brings that came earlier.
+    fn say(&mut self, peer: &Peer, turn: &Arc<Turn>, frame: Frame) {
+        if self.answers.is_empty() {
+            return peer.owe(frame, !is_good(&frame));
+        }
+        match self.answers.short(frame) {
+            Ok(()) => peer.call(turn),
+            Err(TooMany) => peer.breaks(Broken("does not take what its READs bring")),
         }
     }
 
@@ -146,8 +142,8 @@ impl Responder {
         }
     }
 
-    pub fn receives_posted(&mut self, peers: &Peers) {
-        self.ready(peers);
+    pub fn receives_posted(&mut self, turn: &Arc<Turn>, peers: &Peers) {
+        self.ready(turn, peers);
     }
 
     /// The peer's host is gone.
@@ -411,13 +407,13 @@ impl Responder {
 
     /// The engine changes the state behind [`Responder::start`] and says nothing then: what came in between
     /// is asked for when it has.
-    pub fn due(&mut self, turn: &Turn, qp: &Qp, peers: &Peers) {
+    pub fn due(&mut self, turn: &Arc<Turn>, qp: &Qp, peers: &Peers) {
         if self.waits.is_none() || !self.started {
             return;
         }
         match receives(qp.state()) {
             // Those that found no receive wait for that, and may come again in vain.
-            true => self.ready(peers),
+            true => self.ready(turn, peers),
             false => peers.host.set_timer(now_ns() + STARTING_NS, turn.qpn),
         }
     }
@@ -458,7 +454,7 @@ impl Responder {
         opcode: WrOpcode,
         place: &mut Place<'_>,
     ) {
-        if self.answers.len() >= ANSWERS_MAX {
+        if !self.answers.have_room() {
             return self.refuse(turn, qp, frame, NakReason::InvalidRequest, place);
         }
         let op = match opcode {
@@ -470,17 +466,14 @@ impl Responder {
             op,
             ..remote(frame, frame.addr, length)
         };
-        let answer = match qp.check_remote(&wanted) {
+        match qp.check_remote(&wanted) {
             Err(reason) => return self.refuse(turn, qp, frame, reason, place),
             Ok(memory) if op == RemoteOp::Read => {
                 if let Some(tap) = place.tap(turn) {
                     // SAFETY: the engine gave memory of that many bytes, which is held.
                     unsafe { tap.read(&wanted, memory.as_ptr()) };
                 }
-                Answer::Read {
-                    request: *frame,
-                    offset: 0,
-                }
+                self.answers.read(*frame);
             }
             Ok(memory) => {
                 let [first, second] = frame.words;
@@ -498,10 +491,7 @@ impl Responder {
                         if let Some(tap) = place.tap(turn) {
                             tap.operated(&wanted, told(operation), old);
                         }
-                        Answer::Atomic {
-                            request: *frame,
-                            old,
-                        }
+                        self.answers.atomic(*frame, old);
                     }
                     None => {
                         let reason = NakReason::InvalidRequest;
@@ -509,9 +499,8 @@ impl Responder {
                     }
                 }
             }
-        };
+        }
         self.expected = self.expected.wrapping_add(1) & PSN_MASK;
-        self.answers.push_back(answer);
         place.peer.call(turn);
     }
 

@@ -320,6 +320,41 @@ fn answers_that_nobody_takes_have_a_bound() {
     scene.ends_the_link();
 }
 
+/// F10: READY in front of NOT_YET says nothing to its requester, which then waits for ever.
+#[test]
+fn ready_never_overtakes_the_word_that_it_is_about() {
+    let mut scene = Scene::joined();
+    let mut read = scene.frame(What::Request, WrOpcode::RdmaRead);
+    read.words[0] = LEN as u64;
+    // More than its ring has room for.
+    const READS: u32 = 4;
+    for number in 0..READS {
+        read.psn = (PSN + number) & 0xff_ffff;
+        scene.liar.send(read, &[]);
+    }
+    let mut send = scene.frame(What::Request, WrOpcode::Send);
+    send.psn = (PSN + READS) & 0xff_ffff;
+    send.words[0] = 0;
+    scene.liar.send(send, &[]);
+    until("a request that came too early", || {
+        scene.victim.cq.poll_one();
+        scene.host.count("not_yet") > 0
+    });
+    scene.victim.post_recv(1, 0, 64);
+    let mut came = Vec::new();
+    until("what it says", || {
+        scene.victim.cq.poll_one();
+        let next = scene.liar.next();
+        came.extend(next.map(|(frame, _)| frame.what));
+        came.contains(&What::Ready) && came.contains(&What::NotYet)
+    });
+    came.retain(|what| *what != What::Data);
+    assert_eq!(came, [What::NotYet, What::Ready]);
+    // It comes again, and is taken.
+    scene.liar.send(send, &[]);
+    assert_eq!(scene.victim.good().wr_id, 1);
+}
+
 /// Random words everywhere that the liar can write as a member, while honest programs work.
 #[test]
 fn who_scribbles_breaks_his_own_connections() {

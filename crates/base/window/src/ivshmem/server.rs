@@ -4,19 +4,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, listen, sendmsg, socket_with,
+};
 
 use super::{MEMORY, PEERS_MAX, VECTORS_MAX, VERSION};
 
 /// Messages that a peer may leave unread: what a full house says to a newcomer, twice.
 const QUEUE_MAX: usize = 2 * PEERS_MAX * VECTORS_MAX as usize;
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 128;
+/// Rights of users other than the owner.
+const OTHERS: u32 = 0o077;
 
 /// Why the server cannot begin or go on.
 #[derive(Debug)]
@@ -79,7 +87,7 @@ impl Server {
             return Err(ServerError::Vectors(vectors));
         }
         let fail = |error| ServerError::Socket(path.to_owned(), error);
-        let listener = match UnixListener::bind(path) {
+        let socket = match bind_private(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 match UnixStream::connect(path) {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
@@ -87,12 +95,12 @@ impl Server {
                     Err(error) => return Err(fail(error)),
                 }
                 std::fs::remove_file(path).map_err(fail)?;
-                UnixListener::bind(path).map_err(fail)?
+                bind_private(path).map_err(fail)?
             }
             other => other.map_err(fail)?,
         };
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
-        listener.set_nonblocking(true).map_err(fail)?;
+        listen(&socket, BACKLOG).map_err(|error| fail(error.into()))?;
+        let listener = UnixListener::from(socket);
         Ok(Server {
             path: path.to_owned(),
             listener,
@@ -240,6 +248,24 @@ impl Server {
     }
 }
 
+/// A socket with the name `path`, which does not listen yet. The file has its mode from the first moment: the kernel
+/// takes the mode of the socket, less the umask (`unix_bind_bsd` in net/unix/af_unix.c). A mode that is set behind
+/// bind(2) would be too late, because another user keeps a connection that he has made before.
+fn bind_private(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // A file system may give all its files one mode.
+    if std::fs::symlink_metadata(path)?.mode() & OTHERS != 0 {
+        let _ = std::fs::remove_file(path);
+        return Err(io::Error::other(
+            "this file system lets other users connect to a socket",
+        ));
+    }
+    Ok(socket)
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // It may be gone, or be somebody else's: then there is nothing to do.
@@ -295,4 +321,27 @@ fn send(stream: &UnixStream, message: &Message) -> Result<usize, Errno> {
         &mut control,
         SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a umask of zero, where the mode is set behind bind(2), every user can connect in between.
+    #[test]
+    fn a_socket_is_private_from_its_first_moment_whatever_the_umask() {
+        let path = std::env::temp_dir().join(format!("sluice-private-{}", std::process::id()));
+        // Of the whole process; its other tests make no file whose mode matters.
+        let umask = rustix::process::umask(Mode::empty());
+        let socket = bind_private(&path).unwrap();
+        rustix::process::umask(umask);
+        let mode = std::fs::symlink_metadata(&path).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // Nor does it take the owner's connections before it listens.
+        let refused = UnixStream::connect(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        listen(&socket, BACKLOG).unwrap();
+        UnixStream::connect(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }

@@ -8,6 +8,11 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::REGION_BYTES_MAX;
 
+/// Of a folder in which nobody removes the files of others.
+const STICKY: u32 = 0o1000;
+/// Users other than the owner may make files.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// An open file that can be mapped, and how long it is.
 #[derive(Debug)]
 pub struct Source {
@@ -23,6 +28,8 @@ pub enum SourceError {
     NotMemory(PathBuf),
     /// A file has to be told its size.
     NoSize(PathBuf),
+    /// Another user's file lies where everybody may make files, so that whose it is says nothing.
+    Foreign(PathBuf, u32),
     /// The size of a device is what it is.
     FixedSize {
         path: PathBuf,
@@ -42,6 +49,12 @@ impl core::fmt::Display for SourceError {
                 f,
                 "{}: no memory that can be mapped; a window is a file, \
                  /sys/bus/pci/devices/…/resource2, or /dev/dax…",
+                path.display()
+            ),
+            SourceError::Foreign(path, uid) => write!(
+                f,
+                "{}: user {uid} has made this file in a folder for everybody, and would have the window's memory; \
+                 choose another name or another folder",
                 path.display()
             ),
             SourceError::NoSize(path) => {
@@ -116,6 +129,7 @@ impl Source {
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)
             .map_err(fail)?;
+        check_owner(path, &file)?;
         let bytes = length(path, &file)?.max(bytes.unwrap_or(0));
         if bytes == 0 {
             return Err(SourceError::NoSize(path.to_owned()));
@@ -146,6 +160,28 @@ impl Source {
     pub(super) fn map_bytes(&self) -> Result<usize, SourceError> {
         usize::try_from(self.bytes).map_err(|_| SourceError::TooLarge(PathBuf::new(), self.bytes))
     }
+}
+
+/// Whether a file may be made a window by who has opened it to make one. In a folder like `/tmp` or `/dev/shm` another
+/// user can have made a file of that name before: as protected_regular (Documentation/admin-guide/sysctl/fs.rst), which
+/// not every system has, it must be this user's own, or that of the folder's owner.
+fn check_owner(path: &Path, file: &File) -> Result<(), SourceError> {
+    let fail = |error| SourceError::Open(path.to_owned(), error);
+    let owner = file.metadata().map_err(fail)?.uid();
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let folder = folder.metadata().map_err(fail)?;
+    let own = sluice_sys::unix::effective_uid();
+    if is_foreign(owner, own, (folder.mode(), folder.uid())) {
+        return Err(SourceError::Foreign(path.to_owned(), owner));
+    }
+    Ok(())
+}
+
+/// The same of the file's owner, this user, and the mode and owner of the folder.
+fn is_foreign(owner: u32, own: u32, (mode, folder_owner): (u32, u32)) -> bool {
+    let is_for_everybody = mode & STICKY != 0 && mode & OTHERS_WRITE != 0;
+    is_for_everybody && owner != own && owner != folder_owner
 }
 
 /// A base address register in sysfs.
@@ -183,4 +219,57 @@ fn dax_length(device: u64) -> Option<u64> {
         .trim()
         .parse()
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_user_is_none_to_make_a_window_of_where_all_make_files() {
+        const TMP: (u32, u32) = (0o041_777, 0);
+        for (owner, own, folder, expected) in [
+            (1000, 0, TMP, true),
+            (1000, 1001, TMP, true),
+            // One's own, and what the folder's owner has put there.
+            (1000, 1000, TMP, false),
+            (0, 0, TMP, false),
+            (0, 1000, TMP, false),
+            // A group's folder.
+            (1000, 1001, (0o041_770, 1002), true),
+            // Where one user says who makes files.
+            (1000, 0, (0o040_755, 1000), false),
+            (1000, 0, (0o041_755, 0), false),
+            (1000, 0, (0o040_777, 0), false),
+        ] {
+            assert_eq!(
+                is_foreign(owner, own, folder),
+                expected,
+                "{owner} {own} {folder:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_users_file_stays_as_it_is() {
+        if sluice_sys::unix::effective_uid() != 0 {
+            println!("SKIP another_users_file_stays_as_it_is: only root can give a file away");
+            return;
+        }
+        let name = format!("sluice-foreign-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+        std::fs::set_permissions(&folder, mode).unwrap();
+        let path = folder.join("window");
+        std::fs::write(&path, b"").unwrap();
+        std::os::unix::fs::chown(&path, Some(4321), None).unwrap();
+        let made = Source::create(&path, Some(1 << 20));
+        assert!(
+            matches!(made, Err(SourceError::Foreign(_, 4321))),
+            "{made:?}"
+        );
+        assert_eq!(path.metadata().unwrap().len(), 0);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

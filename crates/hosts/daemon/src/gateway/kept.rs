@@ -36,6 +36,9 @@ struct Kept {
     /// Whose share it counts for.
     #[serde(default)]
     user: Option<u32>,
+    /// Whose key it is.
+    #[serde(default)]
+    key_of: Option<u32>,
 }
 
 /// What an earlier daemon has left; nothing if that cannot be read, or is another user's.
@@ -83,6 +86,11 @@ fn publication(kept: Kept) -> Publication {
         Key(kept.key),
     );
     publication.payer = kept.user;
+    // An earlier version counted for whoever it was, and for nobody where that was root or its own user.
+    let earlier = kept
+        .user
+        .or_else(|| Some(sluice_sys::unix::effective_uid()));
+    publication.user = kept.key_of.or(earlier);
     publication
 }
 
@@ -104,6 +112,7 @@ pub(super) fn write(path: &Path, all: &[Publication]) -> io::Result<()> {
             cookies: it.cookies.clone(),
             key: it.key.0,
             user: it.payer,
+            key_of: it.user,
         })
         .collect();
     let fresh = path.with_extension("new");

@@ -57,6 +57,8 @@ pub struct Asker {
     pub is_owner: bool,
     /// Whom it counts for.
     pub payer: Payer,
+    /// The user who asks, now; None where the kernel does not say.
+    pub user: Option<u32>,
 }
 
 /// What gateways need to know of peers.
@@ -293,7 +295,7 @@ impl Gateway {
         let (id, key) = (sluice_sys::process::random()?[0], random_key()?);
         let name = PeerName::from(name);
         self.publications.publish(
-            (client, asker.payer),
+            asker,
             &name,
             listening,
             sources(peers, &name),
@@ -470,6 +472,14 @@ pub fn look_at(socket: &Fd) -> Result<Listening, Errno> {
     let fd = socket.raw();
     if !tcp::is_tcp(fd)? || tcp::info(fd)?.state != STATE_LISTEN {
         return Err(Errno::INVAL);
+    }
+    // Another user may listen at the same address by another device, and only one of them gets what comes by it.
+    let mut device = [0; libc::IFNAMSIZ];
+    let option = libc::SO_BINDTODEVICE;
+    if sluice_sys::unix::get_option(fd, libc::SOL_SOCKET, option, &mut device)? > 0
+        && device[0] != 0
+    {
+        return Err(Errno(libc::EADDRNOTAVAIL));
     }
     // Another namespace has other addresses, and its sockets cannot be looked for.
     let own =

@@ -9,7 +9,7 @@ use sluice_control::message::gateway::{Ranges, Tell};
 use sluice_control::preface::Key;
 
 use super::words::{PublicationId, Word};
-use super::{Action, PeerName};
+use super::{Action, Asker, PeerName};
 use crate::matching::ClientId;
 use crate::shares::Payer;
 
@@ -59,6 +59,8 @@ pub(super) struct Publication {
     pub(super) cookies: Vec<u64>,
     /// Who had it published first, where that counts.
     pub(super) payer: Payer,
+    /// Whose programs have the key; None where that is not known, and then no others get it.
+    pub(super) user: Option<u32>,
     state: State,
     /// Programs that wait for the gateway's answer, and how long.
     waiting: Vec<(ClientId, Instant)>,
@@ -83,9 +85,23 @@ impl Publication {
             key,
             cookies,
             payer: None,
+            user: None,
             state: State::Unsaid,
             waiting: Vec::new(),
             is_accepted: true,
+        }
+    }
+
+    /// Nobody listens there any more.
+    fn end(&self, actions: &mut Vec<Action>) {
+        tracing::info!("nobody listens at {} any more", self.address);
+        if self.state != State::Unsaid {
+            let word = Word::Withdraw { id: self.id };
+            actions.push(Action::Say(self.gateway.clone(), word));
+        }
+        for (client, _) in &self.waiting {
+            let nothing = (Key([0; 32]), Ranges::new([]));
+            actions.push(answer(*client, libc::EINVAL, nothing.0, nothing.1));
         }
     }
 
@@ -146,12 +162,12 @@ impl Publications {
         waiting.chain(self.look_at).chain(write).min()
     }
 
-    /// A program of `payer` publishes. `sources` is where the gateway connects from; `is_up`: its
+    /// A program publishes. `sources` is where the gateway connects from; `is_up`: its
     /// daemon is there.
     #[expect(clippy::too_many_arguments, reason = "what is known of one request")]
     pub fn publish(
         &mut self,
-        (client, payer): (ClientId, Payer),
+        asker: Asker,
         gateway: &PeerName,
         listening: Listening,
         sources: Ranges,
@@ -160,15 +176,32 @@ impl Publications {
         now: Instant,
         actions: &mut Vec<Action>,
     ) {
-        let is_it = |it: &&mut Publication| {
+        let Asker {
+            client,
+            payer,
+            user,
+            ..
+        } = asker;
+        let is_it = |it: &Publication| {
             it.gateway == *gateway
                 && it.address == listening.address
                 && it.only_v6 == listening.only_v6
         };
+        // Who knows the key can say who a client is. Only another socket of the same user can listen there too, so that
+        // those of another one are gone.
+        let is_others = |it: &Publication| {
+            let is_users = it.user.is_some() && it.user == user;
+            is_it(it) && !is_users && !it.cookies.contains(&listening.cookie)
+        };
+        if let Some(at) = self.all.iter().position(is_others) {
+            let others = self.all.swap_remove(at);
+            others.end(actions);
+            self.is_changed = true;
+        }
         let theirs = self.all.iter().filter(|it| it.payer == payer).count();
         let is_full =
             self.all.len() >= PUBLICATIONS_MAX || (payer.is_some() && theirs >= self.share);
-        let publication = match self.all.iter_mut().find(is_it) {
+        let publication = match self.all.iter_mut().find(|it| is_it(it)) {
             Some(found) => found,
             None if is_full => {
                 actions.push(answer(client, libc::ENOBUFS, Key([0; 32]), Ranges::new([])));
@@ -178,6 +211,7 @@ impl Publications {
                 self.all.push(Publication {
                     is_accepted: false,
                     payer,
+                    user,
                     ..Publication::earlier(fresh.0, gateway.clone(), listening, Vec::new(), fresh.1)
                 });
                 self.look_at.get_or_insert(now + LOOK_EVERY);
@@ -340,14 +374,7 @@ impl Publications {
             it.cookies.retain(|cookie| listening.contains(cookie));
             *is_changed |= it.cookies.len() != before;
             if it.cookies.is_empty() {
-                tracing::info!("nobody listens at {} any more", it.address);
-                if it.state != State::Unsaid {
-                    let word = Word::Withdraw { id: it.id };
-                    actions.push(Action::Say(it.gateway.clone(), word));
-                }
-                for (client, _) in it.waiting.drain(..) {
-                    actions.push(answer(client, libc::EINVAL, it.key, Ranges::new([])));
-                }
+                it.end(actions);
             }
             !it.cookies.is_empty()
         });

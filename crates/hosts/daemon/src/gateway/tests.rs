@@ -13,7 +13,7 @@ use sluice_peering::config::Network;
 use super::host::{Host, NodePlace, Publish};
 use super::node::{Listening, Publications};
 use super::words::{PublicationId, Word};
-use super::{Action, PeerName, kept, range};
+use super::{Action, Asker, PeerName, kept, range};
 
 const KEY: Key = Key([1; 32]);
 const PROCESS: u32 = 50;
@@ -304,9 +304,26 @@ impl Node {
         listening: Listening,
         is_up: bool,
     ) -> Vec<Action> {
-        let fresh = (PublicationId(u64::from(client)), KEY);
+        let user = payer.or(Some(0));
+        self.publish_by(client, (payer, user), listening, is_up)
+    }
+
+    fn publish_by(
+        &mut self,
+        client: u32,
+        (payer, user): (Option<u32>, Option<u32>),
+        listening: Listening,
+        is_up: bool,
+    ) -> Vec<Action> {
+        let fresh = (PublicationId(u64::from(client)), Key([client as u8; 32]));
+        let asker = Asker {
+            client,
+            is_owner: false,
+            payer,
+            user,
+        };
         self.publications.publish(
-            (client, payer),
+            asker,
             &"gw".into(),
             listening,
             sources(),
@@ -461,6 +478,79 @@ fn a_user_has_a_share_of_publications_also_after_a_restart() {
     }
 }
 
+/// The keys that programs are given.
+fn keys(actions: &[Action]) -> Vec<(u32, u8)> {
+    let told = actions.iter().filter_map(|action| match action {
+        Action::Tell(client, Tell::Published { errno: 0, key, .. }) => Some((*client, key.0[0])),
+        _ => None,
+    });
+    told.collect()
+}
+
+/// F9: who has had the port before still knows the key.
+#[test]
+fn a_key_is_one_users_and_goes_to_no_other_one() {
+    let (ann, bob) = (Some(1_000), Some(1_001));
+    let mut node = Node::new();
+    node.publish_for(1, ann, listening(80, 10), true);
+    assert_eq!(keys(&node.heard(1, 0, true)), [(1, 1)]);
+    // Another socket of hers listens there too (SO_REUSEPORT).
+    assert_eq!(
+        keys(&node.publish_for(2, ann, listening(80, 11), true)),
+        [(2, 1)]
+    );
+    // Who has her socket takes her clients anyway.
+    assert_eq!(
+        keys(&node.publish_for(3, bob, listening(80, 11), true)),
+        [(3, 1)]
+    );
+    // Hers are closed, and he comes before anybody has looked.
+    let actions = node.publish_for(4, bob, listening(80, 20), true);
+    assert_eq!((withdrawn(&actions), said(&actions)), (vec![1], vec![4]));
+    assert_eq!(keys(&actions), []);
+    assert_eq!(keys(&node.heard(4, 0, true)), [(4, 4)]);
+    // The same after a restart, which the first one's file does not tell of the earlier version.
+    let name = format!("sluice-keys-{}.published", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    kept::write(&file, &node.publications.all).unwrap();
+    let mut later = Node::new();
+    later.publications.resume(kept::read(&file), later.now);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(
+        keys(&later.publish_for(5, bob, listening(80, 21), false)),
+        [(5, 4)]
+    );
+    assert_eq!(
+        keys(&later.publish_for(6, ann, listening(80, 30), false)),
+        [(6, 6)]
+    );
+}
+
+#[test]
+fn a_user_whom_the_kernel_does_not_name_shares_a_key_with_nobody() {
+    let mut node = Node::new();
+    let root = (None, Some(0));
+    let nobody = (None, None);
+    node.publish_by(1, root, listening(80, 10), false);
+    for (client, asker, key) in [(2, nobody, 2), (3, nobody, 3), (4, root, 4)] {
+        let socket = u64::from(10 * client);
+        let actions = node.publish_by(client, asker, listening(80, socket), false);
+        assert_eq!(keys(&actions), [(client, key)]);
+    }
+    assert_eq!(node.publications.all.len(), 1);
+}
+
+/// Programs that waited for the gateway hear that their socket is none.
+#[test]
+fn who_waits_for_what_goes_to_another_user_is_told() {
+    let mut node = Node::new();
+    node.publish_for(1, Some(1_000), listening(80, 10), true);
+    let actions = node.publish_for(2, Some(1_001), listening(80, 20), true);
+    assert_eq!(told(&actions), [(1, libc::EINVAL)]);
+    assert_eq!(told(&node.heard(1, 0, true)), []);
+    assert_eq!(told(&node.heard(2, 0, true)), [(2, 0)]);
+}
+
 #[test]
 fn the_file_is_written_when_something_has_changed_and_not_all_the_time() {
     let mut node = Node::new();
@@ -583,4 +673,16 @@ fn nodes_that_may_connect_out_are_told_where() {
     assert_eq!(actions, [Action::Tell(PROCESS, Tell::ExitGone { exit })]);
     host.forget(PROCESS);
     assert!(exits(&serve(&mut host)).is_empty());
+}
+
+/// Another user may listen at the same address by another device, and clients would come to him with this key.
+#[test]
+fn a_socket_that_is_bound_to_a_device_is_not_published() {
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let socket = sluice_sys::unix::Fd::from(std::os::fd::OwnedFd::from(listener));
+    assert!(super::look_at(&socket).is_ok());
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
+    sluice_sys::unix::set_option(socket.raw(), level, option, b"lo\0").unwrap();
+    let looked = super::look_at(&socket).map(|it| it.address);
+    assert_eq!(looked.unwrap_err().0, libc::EADDRNOTAVAIL);
 }

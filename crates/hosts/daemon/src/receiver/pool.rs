@@ -18,11 +18,18 @@ use crate::matching::ClientId;
 /// The option of sluiced that makes it a receiving process.
 pub const OPTION: &str = "--receive-for-sluiced";
 
-/// Processes for one user at most: a user has one for each network namespace that the programs
-/// connect from, so that root in one container does not stop root in another.
-const RECEIVERS_PER_USER_MAX: usize = 32;
+/// Processes for one user at most: a user has one for each of the user's ids and each network namespace that the
+/// programs connect from, so that root in one container does not stop root in another.
+const RECEIVERS_PER_OWNER_MAX: usize = 32;
+/// Processes in all, but for those of root and of sluiced's own user. Further users share.
+const RECEIVERS_MAX: usize = 512;
+/// Processes started before others get their turn: each start waits for the next process to run.
+const STARTS_PER_TURN_MAX: u32 = 2;
 /// One that has no clients for so long ends.
 const IDLE: Duration = Duration::from_secs(30);
+/// Processes without clients. If there are more, the user who has most of them loses the one that has been so for
+/// longest.
+const IDLE_MAX: usize = 32;
 /// From the end of one that had clients to the start of the next for the same.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// How long sluiced waits to hear that everybody was heard; who stands still is not waited for the
@@ -33,14 +40,18 @@ const HEAR_PATIENCE: Duration = Duration::from_secs(1);
 const GONE_PATIENCE: Duration = Duration::from_secs(5);
 /// Sockets to be closed that wait as descriptors of sluiced, for each process.
 const CLOSES_WAITING_MAX: usize = 64;
-/// Processes that are about to end, at a time, where sluiced would start another one to close
-/// something.
-const ENDING_MAX: usize = 32;
+/// Processes that are about to end, at a time. One that stands still at a descriptor does not end, and no signal ends
+/// it. With so many of them no other is told to end, and none is started to close something.
+const ENDING_MAX: usize = 64;
+/// The same for one user, whose further programs then go to processes that are there.
+const ENDING_PER_OWNER_MAX: usize = 8;
 
 /// Whose clients a process reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub uid: u32,
+    /// The user whose id that is ([`crate::owners`]).
+    pub owner: u32,
     /// `SO_NETNS_COOKIE` of the client's socket.
     pub netns: u64,
 }
@@ -52,6 +63,8 @@ pub enum Heard {
         client: ClientId,
         message: Vec<u8>,
         brought: Brought,
+        /// The user who has sent it, at that time.
+        sender: Option<u32>,
         /// The connection of a client that it introduces; not to be closed here.
         newcomer: Option<Fd>,
         received: Received,
@@ -66,6 +79,14 @@ pub enum Heard {
 struct Running {
     channel: Fd,
     process: Child,
+}
+
+/// A process that ends, or stands still.
+#[derive(Debug)]
+struct Ending {
+    /// The user for whom it received; None: it closes something.
+    owner: Option<u32>,
+    running: Running,
 }
 
 /// An order that is to be sent, and what goes with it.
@@ -105,6 +126,8 @@ struct Line {
 pub struct Pool {
     /// What stands before the number of a receiver in the events of `poll`.
     token: u64,
+    /// sluiced's user.
+    own: u32,
     receivers: HashMap<u32, Receiver>,
     next: u32,
     lines: HashMap<ClientId, Line>,
@@ -112,8 +135,10 @@ pub struct Pool {
     gone: VecDeque<(Instant, ClientId)>,
     /// Clients that no process can be given.
     failed: Vec<ClientId>,
+    /// How many may still be started in this turn.
+    starts_left: u32,
     /// Processes that end.
-    ending: Vec<Running>,
+    ending: Vec<Ending>,
     /// Sockets that are too much for them, see [`Pool::close_by_another`].
     kept: Vec<Fd>,
     /// The number of the last question whether everybody was heard, until when it waits for an
@@ -125,15 +150,17 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its processes are watched with `token`, and a number of 32 bits in it, as data.
-    pub fn new(token: u64, now: Instant) -> Pool {
+    /// Its processes are watched with `token`, and a number of 32 bits in it, as data. `own` is sluiced's user.
+    pub fn new(token: u64, own: u32, now: Instant) -> Pool {
         Pool {
             token,
+            own,
             receivers: HashMap::new(),
             next: 0,
             lines: HashMap::new(),
             gone: VecDeque::new(),
             failed: Vec::new(),
+            starts_left: STARTS_PER_TURN_MAX,
             ending: Vec::new(),
             kept: Vec::new(),
             asked: 0,
@@ -231,11 +258,13 @@ impl Pool {
                     client,
                     message,
                     brought,
+                    sender,
                 }) => {
                     let is_newcomer = brought == Brought::Client;
                     return Some(Heard::Said {
                         client,
                         message,
+                        sender,
                         newcomer: is_newcomer.then(|| received.take_fd(0)).flatten(),
                         brought,
                         received,
@@ -269,6 +298,7 @@ impl Pool {
         let starts = self.receivers.values().filter_map(|it| {
             let waits = it.running.is_none() && it.is_wanted();
             let idle = it.idle_since.map(|since| since + IDLE);
+            let idle = idle.filter(|_| self.may_end(it.origin.owner));
             waits.then_some(it.start_at).or(idle)
         });
         let ending = (!self.ending.is_empty()).then_some(now + RESTART_AFTER);
@@ -288,6 +318,9 @@ impl Pool {
             self.send(poll, number);
             self.end_if_idle(poll, number, now);
         }
+        while let Some(number) = self.surplus() {
+            self.end_receiver(poll, number);
+        }
         let waits_for = |it: &Receiver| {
             let can_answer = it.running.is_some() && it.heard + 1 >= self.asked;
             can_answer && it.heard < self.asked && !it.clients.is_empty()
@@ -301,10 +334,11 @@ impl Pool {
             }
         }
         self.ending
-            .retain_mut(|it| !matches!(it.process.try_wait(), Ok(Some(_))));
+            .retain_mut(|it| !matches!(it.running.process.try_wait(), Ok(Some(_))));
         for socket in std::mem::take(&mut self.kept) {
             self.close_by_another(socket);
         }
+        self.starts_left = STARTS_PER_TURN_MAX;
         std::mem::take(&mut self.failed)
     }
 
@@ -373,17 +407,22 @@ impl Pool {
     }
 
     fn receiver_for(&mut self, origin: Origin) -> u32 {
-        let of_user = || {
-            let mine = self.receivers.iter();
-            mine.filter(|(_, it)| it.origin.uid == origin.uid)
-        };
-        let same = of_user().find(|(_, it)| it.origin == origin);
-        let instead = || {
-            let is_full = of_user().count() >= RECEIVERS_PER_USER_MAX;
-            let idlest = of_user().min_by_key(|(_, it)| it.clients.len());
+        let all = || self.receivers.iter();
+        if let Some((number, _)) = all().find(|(_, it)| it.origin == origin) {
+            return *number;
+        }
+        let of_owner = || all().filter(|(_, it)| it.origin.owner == origin.owner);
+        let idlest = if of_owner().count() >= RECEIVERS_PER_OWNER_MAX {
+            of_owner().min_by_key(|(_, it)| it.clients.len())
+        } else if !is_exempt(self.own, origin.owner) {
+            let strangers = || all().filter(|(_, it)| !is_exempt(self.own, it.origin.owner));
+            let is_full = strangers().count() >= RECEIVERS_MAX;
+            let idlest = strangers().min_by_key(|(_, it)| it.clients.len());
             idlest.filter(|_| is_full)
+        } else {
+            None
         };
-        if let Some((number, _)) = same.or_else(instead) {
+        if let Some((number, _)) = idlest {
             return *number;
         }
         while self.receivers.contains_key(&self.next) {
@@ -407,13 +446,43 @@ impl Pool {
         number
     }
 
+    /// Whether one more process of this user may be told to end. Where those before it stand still, it would be one more
+    /// that nothing ends.
+    fn may_end(&self, owner: u32) -> bool {
+        let of_owner = self.ending.iter().filter(|it| it.owner == Some(owner));
+        self.ending.len() < ENDING_MAX && of_owner.count() < ENDING_PER_OWNER_MAX
+    }
+
+    /// A process to end because too many have no clients.
+    fn surplus(&self) -> Option<u32> {
+        let idle = || {
+            let all = self.receivers.iter().filter(|(_, it)| !it.is_wanted());
+            all.filter_map(|(number, it)| Some((it.idle_since?, *number, it.origin.owner)))
+        };
+        if idle().count() <= IDLE_MAX {
+            return None;
+        }
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        for (_, _, owner) in idle() {
+            *counts.entry(owner).or_default() += 1;
+        }
+        let may_end = counts.into_iter().filter(|(owner, _)| self.may_end(*owner));
+        let (_, most) = may_end.map(|(owner, count)| (count, owner)).max()?;
+        let of_most = idle().filter(|(_, _, owner)| *owner == most);
+        of_most.min().map(|(_, number, _)| number)
+    }
+
     /// Sends what waits for a process, as far as it has room, and starts it if need be.
     fn send(&mut self, poll: &OwnedFd, number: u32) {
         let now = Instant::now();
+        let own = self.own;
         let Some(it) = self.receivers.get_mut(&number) else {
             return;
         };
-        if it.running.is_none() && it.is_wanted() && it.start_at <= now {
+        let is_due = it.running.is_none() && it.is_wanted() && it.start_at <= now;
+        let is_exempt = is_exempt(own, it.origin.owner);
+        if is_due && (is_exempt || self.starts_left > 0) {
+            self.starts_left = self.starts_left.saturating_sub(1);
             match start_watched(poll, self.token | u64::from(number)) {
                 Ok(running) => {
                     it.running = Some(running);
@@ -463,7 +532,8 @@ impl Pool {
         match copy.and_then(|copy| start(Stdio::from(OwnedFd::from(copy)))) {
             Ok(running) => {
                 let _ = shutdown(&running.channel, Shutdown::Write);
-                self.ending.push(running);
+                let owner = None;
+                self.ending.push(Ending { owner, running });
             }
             Err(_) => self.kept.push(socket),
         }
@@ -474,13 +544,21 @@ impl Pool {
             return;
         };
         let is_idle = !it.is_wanted() && it.idle_since.is_some_and(|since| since + IDLE <= now);
-        if !is_idle {
-            return;
+        let owner = it.origin.owner;
+        if is_idle && self.may_end(owner) {
+            self.end_receiver(poll, number);
         }
-        if let Some(running) = self.receivers.remove(&number).and_then(|it| it.running) {
+    }
+
+    fn end_receiver(&mut self, poll: &OwnedFd, number: u32) {
+        let Some(it) = self.receivers.remove(&number) else {
+            return;
+        };
+        if let Some(running) = it.running {
             let _ = epoll::delete(poll, &running.channel);
             let _ = shutdown(&running.channel, Shutdown::Write);
-            self.ending.push(running);
+            let owner = Some(it.origin.owner);
+            self.ending.push(Ending { owner, running });
         }
     }
 
@@ -496,9 +574,15 @@ impl Pool {
                 "the process that receives for user {} has ended",
                 it.origin.uid
             );
-            self.ending.push(running);
+            let owner = Some(it.origin.owner);
+            self.ending.push(Ending { owner, running });
         }
     }
+}
+
+/// Root, and sluiced's own user, share with nobody and wait for nobody.
+fn is_exempt(own: u32, owner: u32) -> bool {
+    owner == 0 || owner == own
 }
 
 impl Receiver {
@@ -582,3 +666,6 @@ fn start(kept: Stdio) -> io::Result<Running> {
         .spawn()?;
     Ok(Running { channel, process })
 }
+
+#[cfg(test)]
+mod tests;

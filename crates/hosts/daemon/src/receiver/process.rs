@@ -15,6 +15,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::net::{Shutdown, shutdown};
 use sluice_control::message::gateway::Ask;
 use sluice_control::message::{MESSAGE_BYTES_MAX, ToDaemon, hello_fd};
+use sluice_lane::table::table_bytes;
 use sluice_sys::capability::{Capability, keep_only};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::{self, Fd, Received};
@@ -32,6 +33,9 @@ const MESSAGES_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
 const CHANNEL: u64 = u64::MAX;
+/// Bytes of each file of a `Hello` at most: the end table of a library is the largest, and one of another version may be
+/// larger.
+const MEMORY_BYTES_MAX: u64 = 2 * table_bytes() as u64;
 /// How often descriptors are sent again that the kernel has no room for, and how long it is given
 /// (`ETOOMANYREFS`, unix(7): as many are on their way as a process may have open).
 const PASSED_MAX: u32 = 100;
@@ -161,6 +165,8 @@ impl Process {
             .map(|socket| epoll::add(&self.poll, socket, data, epoll::EventFlags::IN));
         match (socket, watched) {
             (Some(socket), Some(Ok(()))) => {
+                // One that was introduced has it from here on. Before, its messages have no sender.
+                let _ = unix::pass_credentials(socket.raw());
                 self.clients.insert(client, socket);
                 Ok(())
             }
@@ -175,7 +181,7 @@ impl Process {
             let Some(socket) = self.clients.get(&client) else {
                 return Ok(());
             };
-            match unix::receive_with_fds(socket.raw(), &mut buffer) {
+            match unix::receive_with_sender(socket.raw(), &mut buffer) {
                 Ok(received) if received.len == 0 => {
                     // Nothing can come any more that a close would have to close.
                     self.clients.remove(&client);
@@ -206,10 +212,12 @@ impl Process {
                 self.closer.close(fd);
             }
         }
+        let sender = received.sender.map(|sender| sender.uid);
         let said = |brought| Report::Said {
             client,
             message: message.to_vec(),
             brought,
+            sender,
         };
         let raw: Vec<i32> = enclosed.iter().map(Fd::raw).collect();
         // A client's own socket may be nested deeper than the kernel passes on. Of other descriptors
@@ -247,11 +255,13 @@ impl Process {
         }
         match ToDaemon::decode(message) {
             Ok(ToDaemon::Hello(_)) if received.fd_count() == hello_fd::COUNT => {
-                // The kernel has seals for memory only, whose close is short.
+                // The kernel has seals for memory only, whose close waits for nobody. It takes as long as there are
+                // pages, and sluiced keeps what it is given.
                 let fds: Vec<Fd> = (0..hello_fd::COUNT)
                     .filter_map(|index| received.take_fd(index))
                     .collect();
-                if fds.iter().all(|fd| memfd::seals(fd.raw()).is_ok()) {
+                let is_ours = |fd: &Fd| memfd::is_small_memory(fd.raw(), MEMORY_BYTES_MAX);
+                if fds.iter().all(is_ours) {
                     return (Brought::Memory, fds);
                 }
                 fds.into_iter().for_each(|fd| self.closer.close(fd));

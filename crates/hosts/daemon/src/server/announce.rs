@@ -33,7 +33,7 @@ impl Server {
         id: ClientId,
         announce: &Announce,
         brought: &Brought,
-        mut received: Received,
+        received: &mut Received,
     ) {
         self.counters.announcements += 1;
         self.note_change();

@@ -29,27 +29,27 @@ pub(super) fn begin(fabric: Option<&Fabric>, config: &Config, now: Instant) -> O
 }
 
 impl Server {
-    /// A client asks something. An error ends its connection.
+    /// A client asks something, by a message of the user `sender`. An error ends its connection.
     pub(super) fn asked_of_gateways(
         &mut self,
-        id: ClientId,
+        (id, sender): (ClientId, Option<u32>),
         ask: Ask,
         brought: &Brought,
     ) -> Result<(), Reason> {
         let Some(client) = self.clients.get(&id) else {
             return Ok(());
         };
-        let uid = client.credentials.uid;
         let asker = Asker {
             client: id,
-            is_owner: uid == self.uid || uid == 0,
+            is_owner: self.is_owner(id, sender),
             payer: client.payer,
+            user: sender,
         };
         if self.gateway.is_none() {
             self.send(id, &FromDaemon::Gateway(without_peers(ask)), &[]);
             return Ok(());
         }
-        if ask == Ask::Serve {
+        if ask == Ask::Serve && asker.is_owner {
             // Before anything that is said to the gateway's process.
             let welcome = FromDaemon::Welcome {
                 version: VERSION,

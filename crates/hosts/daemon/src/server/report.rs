@@ -57,10 +57,8 @@ impl Documents {
 }
 
 impl Server {
-    pub(super) fn report(&mut self, id: ClientId) {
-        let Some(uid) = self.clients.get(&id).map(|it| it.credentials.uid) else {
-            return;
-        };
+    /// To a client, what the user `uid` may see.
+    pub(super) fn report(&mut self, id: ClientId, uid: u32) {
         // Everything for root and sluiced's own user, else its own.
         let whose = (uid != 0 && uid != self.uid).then_some(uid);
         self.documents.expire();

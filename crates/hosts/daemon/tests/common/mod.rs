@@ -80,6 +80,10 @@ impl Daemon {
         client::ping(&self.scratch.socket(), PATIENCE)
     }
 
+    pub fn socket(&self) -> PathBuf {
+        self.scratch.socket()
+    }
+
     pub fn connect(&self) -> Client {
         Client::connect(self.scratch.socket().as_os_str().as_bytes()).unwrap()
     }

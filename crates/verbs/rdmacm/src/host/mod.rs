@@ -222,7 +222,7 @@ impl Shared {
             let Some((key, socket)) = sockets.listeners.get(&listener) else {
                 return;
             };
-            let Ok(socket) = unix::accept(socket.raw()) else {
+            let Some(socket) = unix::accept_or_rest(socket.raw()) else {
                 return;
             };
             // Whoever is not ours, or too many at a time, finds the link closed.

@@ -29,7 +29,7 @@ fn taken() -> Taken {
     let (manager, polls) = (Manager::new(false), Polls::new().unwrap());
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let listener = manager.listen(&polls, any, true).unwrap();
-    let address = lock(&manager.listeners)[&listener].local().unwrap();
+    let address = lock(&manager.listeners)[&listener].socket.local().unwrap();
     let peer = TcpStream::connect(address).unwrap();
     manager.came(&polls, ready(&polls, Kind::Listener));
     let stream = *lock(&manager.streams).keys().next().unwrap();
@@ -69,4 +69,71 @@ fn who_says_nothing_is_left() {
     taken.manager.expire(late);
     assert_eq!(taken.manager.expire(late), None);
     assert_eq!(taken.peer.read(&mut [0; 8]).unwrap(), 0);
+}
+
+/// A listener with a connection that cannot be taken is ready without end: its thread is to sleep in between.
+#[test]
+fn a_listener_without_descriptors_rests_and_takes_the_connection_later() {
+    let (manager, polls) = (Manager::new(false), Polls::new().unwrap());
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = manager.listen(&polls, any, true).unwrap();
+    let address = lock(&manager.listeners)[&listener].socket.local().unwrap();
+    let _peer = TcpStream::connect(address).unwrap();
+    assert_eq!(ready(&polls, Kind::Listener), listener);
+    for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS] {
+        let now = Instant::now();
+        let fails = |_: &Socket| Err(io::Error::from_raw_os_error(errno));
+        manager.take(&polls, listener, now, fails);
+        let mut none = Vec::new();
+        assert!(polls.wait(&mut none, true, 0).is_empty(), "{errno}");
+        assert!(polls.wait(&mut none, false, 0).is_empty(), "{errno}");
+        let until = manager.resume(&polls, now).unwrap();
+        assert!(until > now);
+        // Nobody else has to come for it to be looked at again.
+        assert_eq!(manager.resume(&polls, until), None);
+        assert_eq!(ready(&polls, Kind::Listener), listener);
+    }
+    manager.came(&polls, listener);
+    assert_eq!(manager.count(), 1);
+}
+
+#[test]
+fn who_connects_without_end_leaves_a_turn_to_others() {
+    let (manager, polls) = (Manager::new(false), Polls::new().unwrap());
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = manager.listen(&polls, any, true).unwrap();
+    let address = lock(&manager.listeners)[&listener].socket.local().unwrap();
+    let taken = core::cell::Cell::new(0);
+    // As if another one had always connected and gone.
+    let accept = |_: &Socket| {
+        taken.set(taken.get() + 1);
+        assert!(taken.get() <= ACCEPTS_MAX, "it takes them without end");
+        Socket::connecting(address, address, 0)
+    };
+    manager.take(&polls, listener, Instant::now(), accept);
+    assert!(taken.get() > 0);
+}
+
+/// Who says what he wants is served however many say nothing.
+#[test]
+fn of_those_who_say_nothing_the_oldest_gives_way() {
+    let (manager, polls) = (Manager::new(false), Polls::new().unwrap());
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let listener = manager.listen(&polls, any, true).unwrap();
+    let address = lock(&manager.listeners)[&listener].socket.local().unwrap();
+    let began = Instant::now();
+    let max = STRANGERS_MAX.min(descriptors_max() / STRANGERS_PART);
+    let accept = |_: &Socket| Socket::connecting(address, address, 0);
+    for turn in 0..3 * max.div_ceil(ACCEPTS_MAX) as u32 {
+        let now = began + turn * Duration::from_millis(1);
+        manager.take(&polls, listener, now, accept);
+        let deadlines = lock(&manager.streams).values().map(|it| it.deadline).max();
+        assert_eq!(
+            deadlines.flatten(),
+            Some(now + REQUEST_WAIT),
+            "the last is there"
+        );
+        assert!(manager.count() <= max);
+    }
+    assert_eq!(manager.count(), max);
 }

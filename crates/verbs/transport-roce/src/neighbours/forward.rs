@@ -133,7 +133,7 @@ impl Forward {
             return;
         };
         for _ in 0..BATCH {
-            let Ok(socket) = unix::accept(listener) else {
+            let Some(socket) = unix::accept_or_rest(listener) else {
                 return;
             };
             if check_peer(socket.as_raw_fd()).is_err() {

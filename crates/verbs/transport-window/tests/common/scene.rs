@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_transport_window::WindowTransport;
 use sluice_transport_window::frame::{Frame, What, flag};
-use sluice_verbs::{AhAttr, Context, Device, Pd, QpState, QpType, WrOpcode};
+use sluice_verbs::{AhAttr, Context, Device, Pd, QpState, QpType, Transport as _, WrOpcode};
 use sluice_verbs_testing::{End, Memory, Remote, request, until};
 use sluice_window::Kind;
 
@@ -17,6 +17,7 @@ pub const LEN: usize = 64 * 1024;
 /// An honest program.
 pub struct Honest {
     pub slot: u32,
+    transport: Arc<WindowTransport>,
     context: Arc<Context>,
     pub pd: Arc<Pd>,
 }
@@ -28,9 +29,22 @@ impl Honest {
 
     pub fn on(transport: Arc<WindowTransport>) -> Honest {
         let slot = transport.slot();
-        let context = Device::new("sluice0", transport).open().unwrap();
+        let device = Device::new("sluice0", transport.clone());
+        let context = device.open().unwrap();
         let pd = context.alloc_pd().unwrap();
-        Honest { slot, context, pd }
+        Honest {
+            slot,
+            transport,
+            context,
+            pd,
+        }
+    }
+
+    /// What it counts by that name.
+    pub fn count(&self, name: &str) -> u64 {
+        let counters = self.transport.report().counters;
+        let found = counters.iter().find(|(its, _)| *its == name);
+        found.unwrap_or_else(|| panic!("no {name}")).1
     }
 
     pub fn end(&self) -> End {
