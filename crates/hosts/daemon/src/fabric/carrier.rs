@@ -73,6 +73,10 @@ pub enum Report {
         attempt: u32,
         endpoint: Endpoint,
     },
+    /// Nothing of a link that was given up is left: its number may be another one's.
+    LinkForgotten {
+        link: LinkId,
+    },
     /// Something has come over the link: the network lets the fabric through.
     LinkProven {
         link: LinkId,
@@ -145,6 +149,7 @@ impl Carrier {
                 oversubscribed,
             ),
             lanes: HashMap::new(),
+            lost: Vec::new(),
             fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
@@ -408,6 +413,8 @@ struct Thread {
     reported: Arc<OwnedFd>,
     engine: Engine<Adapter>,
     lanes: HashMap<LaneNumber, LaneState>,
+    /// Links that were given up, as long as there are lanes of theirs.
+    lost: Vec<LinkId>,
     /// Lanes that are over, whose memory the device may still send from: the far daemon has
     /// everything, but packets of it may have to be repeated until the device knows that, too.
     fading: Vec<(Option<QueuePosition>, LaneState)>,
@@ -548,6 +555,8 @@ impl Thread {
             Command::LoseLink { link } => {
                 self.engine.link_lost(link);
                 self.engine.wire.set_queue_pair(link, None);
+                self.lost.push(link);
+                self.forget_links();
             }
             Command::OpenLane {
                 link,
@@ -560,12 +569,27 @@ impl Thread {
             },
             Command::ConnectLane { number, far } => {
                 if let Err(violation) = self.engine.connect(number, far, now_ns()) {
-                    tracing::warn!(reason = %violation, "{violation}");
+                    let link = self.lanes.get(&number).map(|lane| lane.link.0);
+                    let peer = format!("link {}", link.unwrap_or_default());
+                    tracing::warn!(peer, reason = %violation, "{violation}");
                 }
             }
             Command::ProgramGone { number } => self.engine.program_gone(number),
             Command::DeclineLane { number } => self.engine.decline(number),
             Command::Stop => {}
+        }
+    }
+
+    /// Says which of the links that were given up have no lanes any more.
+    fn forget_links(&mut self) {
+        for link in std::mem::take(&mut self.lost) {
+            if self.lanes.values().any(|lane| lane.link == link) {
+                self.lost.push(link);
+                continue;
+            }
+            // Nothing that the last of them has left behind is the next link's.
+            self.engine.link_lost(link);
+            self.report(Report::LinkForgotten { link });
         }
     }
 
@@ -719,13 +743,18 @@ impl Thread {
 
     /// Forgets lanes that are over.
     fn bury(&mut self) {
-        for number in self.engine.take_over() {
+        let over = self.engine.take_over();
+        let may_forget = !over.is_empty() && !self.lost.is_empty();
+        for number in over {
             if let Some(lane) = self.lanes.remove(&number) {
                 let wire = &self.engine.wire;
                 let queue_pair = wire.queue_pair(lane.link);
                 let position = queue_pair.and_then(|it| wire.node.queue_position(it));
                 self.fading.push((position, lane));
             }
+        }
+        if may_forget {
+            self.forget_links();
         }
         while let Some(at) = self.fading.iter().position(|(position, _)| {
             let node = &self.engine.wire.node;

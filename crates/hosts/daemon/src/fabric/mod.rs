@@ -601,6 +601,7 @@ impl Fabric {
                         carrier.tell(command);
                     }
                 }
+                Action::Forget(name) => self.parking_tables.windows.peer_lost(&name),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
