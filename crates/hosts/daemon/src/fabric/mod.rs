@@ -48,6 +48,9 @@ use words::{Life, Word};
 
 pub use gateway::Heard;
 
+/// Reports of one carrier that are heard before others get their turn.
+const REPORTS_PER_TURN_MAX: usize = 1024;
+
 /// Why there are no lanes to other hosts. The text says what to do where something can be done.
 #[derive(Debug)]
 pub enum FabricError {
@@ -320,7 +323,9 @@ impl Fabric {
             self.take(event, now);
         }
         for (number, carrier) in self.carriers.iter().enumerate() {
-            while let Some(report) = carrier.next_report() {
+            // What is left keeps its descriptor readable.
+            let reports = std::iter::from_fn(|| carrier.next_report());
+            for report in reports.take(REPORTS_PER_TURN_MAX) {
                 self.introducer.carried(number, report, now);
             }
         }
