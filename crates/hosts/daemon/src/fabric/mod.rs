@@ -43,8 +43,8 @@ use finding::{Advice, Finding};
 use introducer::{Action, GivenDirect, GivenLane, Introducer, Programs, Windowed};
 use memory::{ForeignParkingTable, Memory, OwnParkingTable};
 use window::pieces::Notice;
-use window::{DirectLane, Given, Loan, Seat, Windows};
-use words::{Life, Word};
+use window::{DirectLane, Given, Loan, Seat, SlotProof, Windows};
+use words::{Life, NUMBERS_VERSION, Word};
 
 pub use gateway::Heard;
 
@@ -127,6 +127,10 @@ impl Windowed for ParkingTables {
 
     fn heard_seat(&mut self, peer: &PeerName, seat: Seat) {
         self.windows.heard_seat(peer, seat);
+    }
+
+    fn heard_proof(&mut self, peer: &PeerName, proof: SlotProof) {
+        self.windows.heard_proof(peer, proof);
     }
 
     fn may_share(&self, client: ClientId, peer: &PeerName) -> bool {
@@ -516,6 +520,7 @@ impl Fabric {
                 name,
                 address,
                 version,
+                binding,
                 ..
             } => {
                 tracing::debug!(peer = name, address = %address, "{name} at {address}");
@@ -523,6 +528,8 @@ impl Fabric {
                 let addresses = self.addresses_of(&name, address);
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
+                let binding = (version >= NUMBERS_VERSION).then_some(binding);
+                self.parking_tables.windows.peer_up(&name, binding);
                 self.introducer.peer_up(&name, addresses.clone(), version);
                 if let Some(capture) = &mut self.capture
                     && let Err(error) = capture.peer_up(&name, addresses)
@@ -587,6 +594,7 @@ impl Fabric {
                 Notice::Withdrawn(name, piece) => {
                     self.introducer.tell(&name, Word::Withdrawn { piece });
                 }
+                Notice::Proof(name, proof) => self.introducer.tell(&name, Word::Proof(proof)),
                 Notice::Released(name, piece) => {
                     self.introducer.tell(&name, Word::Released { piece });
                 }
@@ -606,7 +614,7 @@ impl Fabric {
                         carrier.tell(command);
                     }
                 }
-                Action::Forget(name) => self.parking_tables.windows.peer_lost(&name),
+                Action::Forget(name) => self.parking_tables.windows.forget(&name),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {

@@ -13,6 +13,7 @@ use sluice_window::layout::{Geometry as Slots, PAGE_BYTES};
 use sluice_window::ledger::Ledger;
 use sluice_window::{In, Out, View};
 
+use super::SlotProof;
 use crate::matching::ClientId;
 use crate::peer::PeerName;
 
@@ -78,6 +79,8 @@ pub enum Notice {
     Gone(PeerName, ClientId),
     /// A peer: a piece was taken back.
     Withdrawn(PeerName, u32),
+    /// A peer: what proves this host's slot.
+    Proof(PeerName, SlotProof),
     /// A peer: no process here has a piece mapped that it has lent, by its number.
     Released(PeerName, u32),
 }
@@ -288,10 +291,11 @@ impl Pieces {
                         && piece.at < loan.at + geometry.chunk_bytes()
                         && loan.at < piece.at + piece.bytes()
                 };
-                let all = self.all.values().filter(|piece| theirs(piece));
-                if all.clone().any(overlaps) {
+                // Of whichever peer: who had the slot before has lent what its holder cannot lend now.
+                if { self.all.values() }.any(|piece| !piece.is_lender && overlaps(piece)) {
                     return Err("lends memory that lies in another piece");
                 }
+                let all = self.all.values().filter(|piece| theirs(piece));
                 if all.count() >= BORROWED_MAX {
                     return Err("lends too many pieces of memory");
                 }
