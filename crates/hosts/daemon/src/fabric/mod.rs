@@ -581,6 +581,9 @@ impl Fabric {
 
     fn act(&mut self) {
         self.act_once();
+        for (name, proof) in self.parking_tables.windows.take_proofs() {
+            self.introducer.tell(&name, Word::Proof(proof));
+        }
         // What is to be told of pieces is known when lanes are over.
         for notice in self.parking_tables.windows.take_notices() {
             match notice {
@@ -594,7 +597,6 @@ impl Fabric {
                 Notice::Withdrawn(name, piece) => {
                     self.introducer.tell(&name, Word::Withdrawn { piece });
                 }
-                Notice::Proof(name, proof) => self.introducer.tell(&name, Word::Proof(proof)),
                 Notice::Released(name, piece) => {
                     self.introducer.tell(&name, Word::Released { piece });
                 }

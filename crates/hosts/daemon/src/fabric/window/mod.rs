@@ -69,8 +69,9 @@ pub struct Windows {
     kernels: HashMap<PeerName, KernelId>,
     pieces: Pieces,
     leaving: Leaving,
-    /// Beside those of [`Pieces`].
-    notices: Vec<Notice>,
+    proofs: Vec<(PeerName, SlotProof)>,
+    /// Said beside those of [`Pieces`].
+    released: Vec<Notice>,
 }
 
 #[derive(Debug)]
@@ -130,7 +131,8 @@ impl Windows {
             kernels: HashMap::new(),
             pieces: Pieces::default(),
             leaving: Leaving::new(),
-            notices: Vec::new(),
+            proofs: Vec::new(),
+            released: Vec::new(),
         }
     }
 
@@ -336,7 +338,7 @@ impl Windows {
     /// What peers and programs are to be told, since the last time.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         let mut all = self.pieces.take_notices();
-        all.append(&mut self.notices);
+        all.append(&mut self.released);
         all
     }
 
@@ -364,7 +366,7 @@ impl Windows {
         };
         for free in self.leaving.take_free(now, is_urgent, is_mapped) {
             if !free.is_lender {
-                self.notices.push(Notice::Released(free.peer, free.piece));
+                self.released.push(Notice::Released(free.peer, free.piece));
                 continue;
             }
             let window = all.get_mut(free.place.window);

@@ -13,7 +13,6 @@ use sluice_window::layout::{Geometry as Slots, PAGE_BYTES};
 use sluice_window::ledger::Ledger;
 use sluice_window::{In, Out, View};
 
-use super::SlotProof;
 use crate::matching::ClientId;
 use crate::peer::PeerName;
 
@@ -79,8 +78,6 @@ pub enum Notice {
     Gone(PeerName, ClientId),
     /// A peer: a piece was taken back.
     Withdrawn(PeerName, u32),
-    /// A peer: what proves this host's slot.
-    Proof(PeerName, SlotProof),
     /// A peer: no process here has a piece mapped that it has lent, by its number.
     Released(PeerName, u32),
 }

@@ -8,7 +8,6 @@ use sluice_peering::config::window::WINDOWS_MAX;
 use sluice_peering::{Binding, PROOF_BYTES};
 use sluice_window::link::Link;
 
-use super::pieces::Notice;
 use super::{Seat, Shared, Window, Windows, call};
 use crate::peer::PeerName;
 
@@ -121,6 +120,11 @@ impl Windows {
         }
     }
 
+    /// What peers are to be told to prove this host's slots, since the last time.
+    pub fn take_proofs(&mut self) -> Vec<(PeerName, SlotProof)> {
+        std::mem::take(&mut self.proofs)
+    }
+
     /// This host has a slot now: calls those of all who have said that they have one.
     pub(super) fn call_all(&mut self) {
         let sessions = self.sessions.values();
@@ -209,7 +213,7 @@ impl Windows {
             claim.told = Some((ours, theirs));
             let code = binding.code(&statement(id, (me, ours), (slot, theirs)));
             let proof = SlotProof { id, slot: me, code };
-            self.notices.push(Notice::Proof(name.clone(), proof));
+            self.proofs.push((name.clone(), proof));
         }
         let said = statement(id, (slot, theirs), (me, ours));
         if !claim.code.is_some_and(|code| binding.is_code(&said, &code)) {

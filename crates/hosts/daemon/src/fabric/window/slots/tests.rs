@@ -115,10 +115,7 @@ impl Lab {
                 }
             }
             let windows = self.hosts.get_mut(from).expect("a host");
-            for notice in windows.take_notices() {
-                let Notice::Proof(to, proof) = notice else {
-                    continue;
-                };
+            for (to, proof) in windows.take_proofs() {
                 match self.hosts.get_mut(&*to) {
                     Some(windows) => windows.heard_proof(&(*from).into(), proof),
                     None => self.heard.push((from, proof)),
@@ -278,7 +275,7 @@ fn a_daemon_that_proves_nothing_shares_no_window() {
     for (here, there) in [("v", "b"), ("b", "v")] {
         let windows = lab.hosts.get_mut(here).expect("a host");
         windows.peer_up(&there.into(), None);
-        let _ = windows.take_notices();
+        let _ = windows.take_proofs();
     }
     lab.say_seats("v", "b");
     lab.say_seats("b", "v");
@@ -331,11 +328,11 @@ fn a_claim_that_is_repeated_says_nothing_to_people() {
         }
         let seat = lab.hosts["b"].seats()[0];
         let windows = lab.hosts.get_mut("v").expect("a host");
-        let _ = windows.take_notices();
+        let _ = windows.take_proofs();
         for _ in 0..1000 {
             windows.heard_seat(&"b".into(), seat);
         }
-        assert!(windows.take_notices().is_empty(), "nor to the peer");
+        assert!(windows.take_proofs().is_empty(), "nor to the peer");
     });
     assert_eq!(written.load(Ordering::Relaxed), 0);
     assert!(lab.may_share("v", "b"));
