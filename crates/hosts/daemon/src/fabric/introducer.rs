@@ -74,8 +74,12 @@ enum Progress {
     },
     /// It is open, and the peer was told; the other half is not known yet.
     HalfOpen { taken: Taken, half: Far },
-    /// The program has its lane.
-    Open { taken: Taken, half: Far },
+    /// The program has its lane, of which the peer may have said that it has none.
+    Open {
+        taken: Taken,
+        half: Far,
+        is_declined: bool,
+    },
     /// A direct lane, or the talk about one.
     Direct(direct::Stage),
 }
@@ -88,6 +92,8 @@ struct End {
     peer: Option<PeerName>,
     /// The peer has said that nobody there has the other end, or there is to be no lane.
     is_alone: bool,
+    /// The peer was asked for its other end, and has not answered.
+    is_asked_for: bool,
     progress: Progress,
 }
 
@@ -244,6 +250,7 @@ impl Introducer {
                 numbers,
                 peer: peer.clone(),
                 is_alone: false,
+                is_asked_for: false,
                 progress: Progress::Waiting,
             },
         );
@@ -288,7 +295,7 @@ impl Introducer {
                 self.end_lane(token, key.client, taken, None);
             }
             Progress::Direct(stage) => self.end_direct(end.peer.as_ref(), token, stage),
-            Progress::Open { taken, half } => {
+            Progress::Open { taken, half, .. } => {
                 let number = half.number;
                 let open = end.peer.map(|peer| (peer, number));
                 let gone = Action::Carry(taken.carrier, Command::ProgramGone { number });
@@ -355,6 +362,9 @@ impl Introducer {
             tuple,
             numbers,
         };
+        if let Some(end) = self.ends.get_mut(&token) {
+            end.is_asked_for = true;
+        }
         self.say(&name, ask);
         true
     }
@@ -554,6 +564,7 @@ impl Introducer {
         end.progress = Progress::Open {
             taken: taken.clone(),
             half,
+            is_declined: false,
         };
         let announced = end.announced;
         let number = half.number;
@@ -638,11 +649,10 @@ impl Introducer {
     fn heard_no_lane(&mut self, name: &PeerName, yours: Token) {
         let Some(end) = self.ends.get_mut(&yours) else {
             // Nobody there will ever say that it is over.
-            if let Some(ending) = self.ending.get(&yours)
-                && let Some((peer, number)) = &ending.open
-                && peer == name
+            if let Some(ending) = self.ending.get_mut(&yours)
+                && let Some((_, number)) = ending.open.take_if(|(peer, _)| peer == name)
             {
-                let decline = Command::DeclineLane { number: *number };
+                let decline = Command::DeclineLane { number };
                 self.actions
                     .push(Action::Carry(ending.taken.carrier, decline));
             }
@@ -651,7 +661,7 @@ impl Introducer {
         if end.peer.as_ref() != Some(name) {
             return;
         }
-        match &end.progress {
+        match &mut end.progress {
             Progress::HalfOpen { taken, half } => {
                 let (taken, half) = (taken.clone(), *half);
                 let (announced, numbers) = (end.announced, end.numbers);
@@ -660,10 +670,16 @@ impl Introducer {
                 self.end_lane(yours, announced.key.client, taken, None);
                 self.wait_again(yours, (announced, numbers), name);
             }
-            Progress::Open { taken, half } => {
-                let number = half.number;
-                let decline = Command::DeclineLane { number };
-                self.actions.push(Action::Carry(taken.carrier, decline));
+            Progress::Open {
+                taken,
+                half,
+                is_declined,
+            } => {
+                if !std::mem::replace(is_declined, true) {
+                    let number = half.number;
+                    let decline = Command::DeclineLane { number };
+                    self.actions.push(Action::Carry(taken.carrier, decline));
+                }
             }
             Progress::Waiting => end.is_alone = true,
             Progress::Direct(direct::Stage::Asking { .. }) => {
@@ -692,6 +708,7 @@ impl Introducer {
             numbers,
             peer: Some(name.clone()),
             is_alone: true,
+            is_asked_for: false,
             progress: Progress::Waiting,
         };
         self.ends.insert(token, end);

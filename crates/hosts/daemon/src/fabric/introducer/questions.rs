@@ -81,7 +81,9 @@ impl Introducer {
         };
         if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
             end.is_alone = true;
-            self.alone.push(end.announced);
+            // Without a question nobody waits for it.
+            let is_answer = std::mem::take(&mut end.is_asked_for);
+            self.alone.extend(is_answer.then_some(end.announced));
         }
     }
 }

@@ -243,3 +243,45 @@ fn names_without_number_are_not_remembered() {
     }
     assert!(daemon.introducer.links.take().0 as usize <= peers::PEERS_MAX + 1);
 }
+
+/// A word that is said again tells neither carrier nor program anything.
+#[test]
+fn what_is_said_again_of_a_lane_or_an_end_is_heard_once() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    settle(&mut both);
+    let key = EndKey { client: 7, end: 1 };
+    for is_asked in [false, true] {
+        if is_asked {
+            assert!(both[0].introducer.may_come(key));
+        }
+        for _ in 0..100 {
+            both[0].hear(&Word::Nobody { yours: Token(1) });
+        }
+        let alone = both[0].introducer.take_alone();
+        assert_eq!(alone.len(), usize::from(is_asked));
+        // It may come yet.
+        both[0].hear(&end(9, "10.0.0.2:80", "10.0.0.1:4000"));
+        both[0].hear(&Word::Gone { token: Token(9) });
+    }
+    for _ in 0..100 {
+        both[0].hear(&Word::Nobody { yours: Token(1) });
+    }
+    assert!(both[0].introducer.take_alone().is_empty());
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    settle(&mut both);
+    assert_eq!(both[0].given.len(), 1);
+    both[0].commands.clear();
+    let declined = |daemon: &mut Daemon| {
+        for _ in 0..100 {
+            daemon.hear(&Word::NoLane { yours: Token(1) });
+        }
+        let _ = daemon.act();
+        let declines = |it: &&Command| matches!(it, Command::DeclineLane { .. });
+        daemon.commands.iter().filter(declines).count()
+    };
+    assert_eq!(declined(&mut both[0]), 1);
+    // Nor when the program is done with it.
+    both[0].introducer.program_gone(7);
+    assert_eq!(declined(&mut both[0]), 2);
+}
