@@ -1,7 +1,7 @@
 //! A thread that carries: it has the device for itself and lanes to other hosts, all of them or its share, polls
 //! while bytes move, and sleeps otherwise.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -149,7 +149,8 @@ impl Carrier {
                 oversubscribed,
             ),
             lanes: HashMap::new(),
-            lost: Vec::new(),
+            lanes_on: HashMap::new(),
+            lost: HashSet::new(),
             fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
@@ -413,8 +414,10 @@ struct Thread {
     reported: Arc<OwnedFd>,
     engine: Engine<Adapter>,
     lanes: HashMap<LaneNumber, LaneState>,
+    /// How many of them are on each link.
+    lanes_on: HashMap<LinkId, usize>,
     /// Links that were given up, as long as there are lanes of theirs.
-    lost: Vec<LinkId>,
+    lost: HashSet<LinkId>,
     /// Lanes that are over, whose memory the device may still send from: the far daemon has
     /// everything, but packets of it may have to be repeated until the device knows that, too.
     fading: Vec<(Option<QueuePosition>, LaneState)>,
@@ -555,8 +558,8 @@ impl Thread {
             Command::LoseLink { link } => {
                 self.engine.link_lost(link);
                 self.engine.wire.set_queue_pair(link, None);
-                self.lost.push(link);
-                self.forget_links();
+                self.lost.insert(link);
+                self.forget_if_unused(link);
             }
             Command::OpenLane {
                 link,
@@ -580,14 +583,10 @@ impl Thread {
         }
     }
 
-    /// Says which of the links that were given up have no lanes any more.
-    fn forget_links(&mut self) {
-        for link in std::mem::take(&mut self.lost) {
-            if self.lanes.values().any(|lane| lane.link == link) {
-                self.lost.push(link);
-                continue;
-            }
-            // Nothing that the last of them has left behind is the next link's.
+    /// A link that was given up and has no lanes any more is another one from now on.
+    fn forget_if_unused(&mut self, link: LinkId) {
+        if !self.lanes_on.contains_key(&link) && self.lost.remove(&link) {
+            // Nothing that its last lane has left behind is the next one's.
             self.engine.link_lost(link);
             self.report(Report::LinkForgotten { link });
         }
@@ -626,6 +625,7 @@ impl Thread {
             self.engine.wire.remove_region(region);
             return Err("too many lanes".to_owned());
         };
+        *self.lanes_on.entry(link).or_default() += 1;
         self.lanes.insert(
             number,
             LaneState {
@@ -743,18 +743,21 @@ impl Thread {
 
     /// Forgets lanes that are over.
     fn bury(&mut self) {
-        let over = self.engine.take_over();
-        let may_forget = !over.is_empty() && !self.lost.is_empty();
-        for number in over {
+        for number in self.engine.take_over() {
             if let Some(lane) = self.lanes.remove(&number) {
                 let wire = &self.engine.wire;
                 let queue_pair = wire.queue_pair(lane.link);
                 let position = queue_pair.and_then(|it| wire.node.queue_position(it));
+                let link = lane.link;
                 self.fading.push((position, lane));
+                if let Some(count) = self.lanes_on.get_mut(&link) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.lanes_on.remove(&link);
+                        self.forget_if_unused(link);
+                    }
+                }
             }
-        }
-        if may_forget {
-            self.forget_links();
         }
         while let Some(at) = self.fading.iter().position(|(position, _)| {
             let node = &self.engine.wire.node;

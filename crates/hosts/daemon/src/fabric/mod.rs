@@ -616,6 +616,8 @@ impl Fabric {
                         carrier.tell(command);
                     }
                 }
+                // It may have come back meanwhile.
+                Action::Forget(name) if self.ids.contains_key(&name) => {}
                 Action::Forget(name) => self.parking_tables.windows.forget(&name),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");

@@ -478,7 +478,11 @@ impl Peer {
         let queue_pair = self.queue_pairs.get_mut(at)?;
         let not_before = queue_pair.not_before.filter(|at| *at > now);
         if queue_pair.is_being_made || not_before.is_some() {
-            let due = not_before.unwrap_or(now + MAKE_INTERVAL);
+            let due = not_before.unwrap_or(now + queue_pair.retry);
+            if not_before.is_none() {
+                // The carrier stands still, or has ended.
+                queue_pair.retry = (2 * queue_pair.retry).min(RETRY_MAX);
+            }
             queue_pair.retry_at = Some(queue_pair.retry_at.map_or(due, |at| at.min(due)));
             return None;
         }

@@ -285,3 +285,19 @@ fn what_is_said_again_of_a_lane_or_an_end_is_heard_once() {
     both[0].introducer.program_gone(7);
     assert_eq!(declined(&mut both[0]), 2);
 }
+
+#[test]
+fn a_carrier_that_does_not_answer_is_looked_at_less_and_less_often() {
+    let mut daemon = with_two_peers(9);
+    daemon.hear_in_new_session(&Word::Hello { life: Life(5) });
+    let end = daemon.now + Duration::from_secs(3600);
+    let mut looks = 0;
+    while daemon.now < end {
+        daemon.now = daemon.introducer.next_deadline().expect("it waits");
+        daemon.introducer.pass_time(daemon.now);
+        looks += 1;
+    }
+    assert!(looks < 800, "{looks}");
+    let _ = daemon.act();
+    assert_eq!(daemon.commands.len(), 1, "{:?}", daemon.commands);
+}
