@@ -23,6 +23,8 @@ const LOG_BYTES_MAX: usize = 1 << 20;
 /// Words of each kind, but for *hello*, each of which has cost 72 bytes.
 const WORDS: u64 = 100_000;
 const HELLOS: u64 = 2_000_000;
+/// Sessions one after the other.
+const SESSIONS: u64 = 200;
 /// Ends of one peer that the daemon keeps.
 const ENDS: u64 = 65_536;
 
@@ -40,6 +42,7 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("flood/links", || flooded(0, WORDS, &link)),
         trial("flood/seats", || flooded(0, WORDS, &seat)),
+        trial("flood/sessions", sessions),
     ]
 }
 
@@ -55,7 +58,11 @@ type Say = dyn Fn(u64, Places) -> Vec<u8> + Sync;
 
 /// Of lives in turn that are greater than the daemon's, which then makes the links that this one asks for.
 fn hello(n: u64, _: Places) -> Vec<u8> {
-    [&[1], &(u64::MAX - n % 2).to_be_bytes()[..]].concat()
+    hello_of(u64::MAX - n % 2)
+}
+
+fn hello_of(life: u64) -> Vec<u8> {
+    [&[1], &life.to_be_bytes()[..]].concat()
 }
 
 /// Of a token that nobody has.
@@ -111,6 +118,32 @@ const NOBODY: u8 = 9;
 
 /// The peer says so many ends of its own, then words of a kind.
 fn flooded(ends: u64, count: u64, say: &Say) -> Verdict {
+    withstands(|config, places| {
+        let words = |n: u64| {
+            if n == 0 {
+                hello(0, places)
+            } else if n <= ends {
+                end(n, places.own, places.victim, n)
+            } else {
+                say(n, places)
+            }
+        };
+        speak(config, 1 + ends + count, &words, ask(places))
+    })
+}
+
+/// The peer has one session after the other, each with another life.
+fn sessions() -> Verdict {
+    withstands(|config, places| {
+        for n in 0..SESSIONS {
+            speak(config.clone(), 1, &|_| hello_of(n), ask(places))?;
+        }
+        Ok(())
+    })
+}
+
+/// The daemon of the left host stays small whatever its peer on the right one does, says little, and answers.
+fn withstands(attack: impl FnOnce(Config, Places) -> io::Result<()> + Send) -> Verdict {
     let mut two = WAYS[0].hosts()?;
     let device = WAYS[0].device_of(&two)?;
     let text = two.head(Left, KEY, &device)? + &two.peer(Right);
@@ -125,17 +158,7 @@ fn flooded(ends: u64, count: u64, say: &Say) -> Verdict {
     };
 
     let before = memory_kib(&two)?;
-    let words = |n: u64| {
-        if n == 0 {
-            hello(0, places)
-        } else if n <= ends {
-            end(n, places.own, places.victim, n)
-        } else {
-            say(n, places)
-        }
-    };
-    two.host(Right)
-        .inside(|| speak(config, 1 + ends + count, &words, ask(places)))?;
+    two.host(Right).inside(|| attack(config, places))?;
     let growth = memory_kib(&two)?.saturating_sub(before);
     let log = two.log(Left);
     println!("{growth} KiB, {} bytes of log", log.len());
