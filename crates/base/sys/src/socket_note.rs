@@ -20,8 +20,8 @@ pub const NUMBER_MAX: u32 = !OURS - 1;
 /// What the socket has without a note: the limit of its network namespace.
 const NOTHING: u32 = 0;
 
-/// A thread of this process has the lock: record locks do not tell threads apart.
-static LOCKED: AtomicBool = AtomicBool::new(false);
+/// A thread of this process has its turn.
+static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The number that lies with the socket; `None` if there is none.
 ///
@@ -60,10 +60,36 @@ fn set(fd: RawFd, value: u32) -> Result<(), Errno> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &value)
 }
 
+/// One thread of this process has it at a time. The kernel does not tell threads apart: each of them may lock what
+/// another has locked, and takes all locks of a file from the process by closing any descriptor of it (fcntl(2)). So who
+/// closes one that others may have locked has this meanwhile.
+#[derive(Debug)]
+pub struct Turn(());
+
+impl Turn {
+    /// Does not wait; `None` while another thread has it.
+    pub fn take() -> Option<Turn> {
+        (!TAKEN.swap(true, Ordering::Acquire)).then(|| Turn(()))
+    }
+
+    /// In the child after a fork: the thread that had it is the parent's.
+    pub fn forget_holder() {
+        TAKEN.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TAKEN.store(false, Ordering::Release);
+    }
+}
+
 /// Nobody else has one for this socket meanwhile.
 #[derive(Debug)]
 pub struct NoteLock {
     fd: RawFd,
+    /// Ends after the lock.
+    _turn: Turn,
 }
 
 impl NoteLock {
@@ -72,18 +98,11 @@ impl NoteLock {
     /// # Errors
     /// `EAGAIN` while somebody else has one, and those of fcntl(2).
     pub fn take(fd: RawFd) -> Result<NoteLock, Errno> {
-        if LOCKED.swap(true, Ordering::Acquire) {
-            return Err(Errno::AGAIN);
-        }
+        let turn = Turn::take().ok_or(Errno::AGAIN)?;
         match lock(fd, libc::F_WRLCK) {
-            Ok(()) => Ok(NoteLock { fd }),
-            Err(errno) => {
-                LOCKED.store(false, Ordering::Release);
-                Err(match errno {
-                    Errno(libc::EACCES) => Errno::AGAIN,
-                    errno => errno,
-                })
-            }
+            Ok(()) => Ok(NoteLock { fd, _turn: turn }),
+            Err(Errno(libc::EACCES)) => Err(Errno::AGAIN),
+            Err(errno) => Err(errno),
         }
     }
 }
@@ -92,7 +111,6 @@ impl Drop for NoteLock {
     fn drop(&mut self) {
         // Nothing can fail that the end of the process would not put right.
         let _ = lock(self.fd, libc::F_UNLCK);
-        LOCKED.store(false, Ordering::Release);
     }
 }
 

@@ -110,9 +110,15 @@ impl Prover {
         let diag = Diag::open();
         if let Err(error) = &diag {
             if believes {
-                tracing::debug!("sock_diag is not to be had: {error}");
+                tracing::info!(
+                    "sockets cannot be looked up by sock_diag: {error}; programs of this user are believed \
+                     (to have them looked up, load the kernel module tcp_diag)"
+                );
             } else {
-                incapable = Some(format!("sockets cannot be looked up by sock_diag: {error}"));
+                incapable = Some(format!(
+                    "sockets cannot be looked up by sock_diag: {error}; load the kernel module tcp_diag, and \
+                     allow sluiced AF_NETLINK"
+                ));
             }
         }
         if let Some(reason) = &incapable {
@@ -121,7 +127,7 @@ impl Prover {
         let probe = probe.ok();
         let place = match diag {
             Ok(diag) => Some(Place::seen(None, diag, probe.clone(), believes)),
-            Err(_) => believes.then(Place::unseen),
+            Err(_) => believes.then(|| Place::unseen(probe.clone())),
         };
         let own = homes::own_cookie().zip(place.map(Rc::new));
         let home = if is_alone { None } else { enterable() };
@@ -164,7 +170,7 @@ impl Prover {
         }
         let place = match self.enter(given) {
             Ok((way, diag)) => Place::seen(Some(way), diag, self.probe.clone(), self.believes),
-            Err(_) if self.believes => Place::unseen(),
+            Err(_) if self.believes => Place::unseen(None),
             Err(error) => {
                 tracing::debug!("a network namespace cannot be looked into: {error}");
                 return None;

@@ -156,6 +156,7 @@ extern "C" fn after_fork_child() {
     children::after_fork_child(knows_number);
     lock::forget_held();
     sluice_lane::lock::forget_thread();
+    sluice_lane::end::forget_locks();
     link::after_fork();
     gateway::open_in_child();
     outward::open_in_child();

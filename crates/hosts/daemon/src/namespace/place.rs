@@ -77,13 +77,14 @@ impl Place {
         }
     }
 
-    /// One that cannot be looked into, of programs that are believed: those of sluiced's own user,
-    /// in a sluiced that serves no other.
-    pub(super) fn unseen() -> Place {
+    /// One in which sockets cannot be looked up, of programs that are believed: those of sluiced's own
+    /// user, in a sluiced that serves no other. Numbers are read by `probe`, if this thread is in that
+    /// namespace and can.
+    pub(super) fn unseen(probe: Option<Rc<Probe>>) -> Place {
         Place {
             way: None,
             diag: None,
-            probe: None,
+            probe,
             is_believed: true,
         }
     }
@@ -161,4 +162,47 @@ impl Place {
 
 fn report(error: Errno) {
     tracing::warn!(reason = %error, "sock_diag does not answer, a connection stays on TCP: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::matching::{Domain, EndKey, Tuple};
+
+    fn announced(stream: &TcpStream) -> Announced {
+        Announced {
+            key: EndKey { client: 1, end: 1 },
+            generation: 1,
+            tuple: Tuple {
+                local: stream.local_addr().expect("an address"),
+                peer: stream.peer_addr().expect("an address"),
+            },
+            domain: Domain {
+                netns: 1,
+                interface: 0,
+            },
+            cookie: 1,
+        }
+    }
+
+    #[test]
+    fn without_sock_diag_numbers_are_read_if_they_can_be_and_the_socket_is_believed() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let address = listener.local_addr().expect("an address");
+        let connected = TcpStream::connect(address).expect("a connection");
+        let (accepted, _) = listener.accept().expect("a connection");
+        let [one, other] = [&connected, &accepted].map(announced);
+        let probe = Probe::load().map(Rc::new);
+        let place = Place::unseen(probe.as_ref().ok().cloned());
+        assert_eq!(place.presence(&one), Presence::Here);
+        match (place.settled_origin(&one), place.settled_origin(&other)) {
+            (Origin::At(ours), Origin::At(theirs)) => assert!(ours.agree(theirs)),
+            both => {
+                assert_eq!(both, (Origin::Believed, Origin::Believed));
+                assert!(probe.is_err());
+            }
+        }
+    }
 }

@@ -11,13 +11,18 @@
 use super::flags::Flags;
 use super::{Carried, End, Locked, Rx};
 use crate::confined::is_refusing;
+use crate::held::{self, Kind};
 use crate::spin::yield_processor;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_shmem::direction::Direction;
 use sluice_sys::errno::Errno;
-use sluice_sys::socket_note::{self, NoteLock};
+use sluice_sys::socket_note::{self, NoteLock, Turn};
 
 /// How often a lock is asked for that others have. They have it while they copy.
 const LOOKS_MAX: u32 = 10_000;
+
+/// This process has had copies, or has made some.
+static HAS_COPIES: AtomicBool = AtomicBool::new(false);
 
 impl End {
     /// Whether other programs may have copies of the ring's unread bytes.
@@ -117,8 +122,36 @@ impl End {
 
     /// From here on others have copies of the unread bytes that this end was given.
     pub(super) fn set_copied(&self) {
+        HAS_COPIES.store(true, Ordering::Relaxed);
         self.flags.set(Flags::COPIED);
     }
+}
+
+/// Closes descriptors of sockets, while no other thread has a [`NoteLock`]: the kernel would take it away, as soon as any
+/// descriptor of its socket is closed in this process.
+///
+/// A handler that has interrupted the holder does not wait for it.
+pub fn close_in_turn<R>(close: impl FnOnce() -> R) -> R {
+    if !HAS_COPIES.load(Ordering::Relaxed) {
+        return close();
+    }
+    let waits = !held::is_any_held();
+    held::hold(Kind::Spin);
+    let turn = loop {
+        match Turn::take() {
+            None if waits => yield_processor(),
+            turn => break turn,
+        }
+    };
+    let closed = close();
+    drop(turn);
+    held::let_go(Kind::Spin);
+    closed
+}
+
+/// To be called in the child after a fork: other threads' locks are the parent's.
+pub fn forget_locks() {
+    Turn::forget_holder();
 }
 
 fn take_note_lock(fd: i32) -> Result<NoteLock, Errno> {
@@ -129,4 +162,58 @@ fn take_note_lock(fd: i32) -> Result<NoteLock, Errno> {
         }
     }
     Err(Errno::AGAIN)
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Whether this process has the socket locked. An open file description's locks and a process's exclude
+    /// each other (fcntl(2)).
+    fn is_locked(fd: i32) -> bool {
+        // SAFETY: `flock` is integers, for which zero is valid: all bytes, from the start.
+        let mut lock: libc::flock = unsafe { core::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        // SAFETY: the kernel reads and writes one `struct flock`.
+        let asked = unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut lock) };
+        assert_eq!(asked, 0);
+        lock.l_type != libc::F_UNLCK as libc::c_short
+    }
+
+    #[test]
+    fn descriptors_that_other_threads_close_take_no_lock_away() {
+        const CLOSED: usize = 500;
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        let socket = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let fd = socket.as_raw_fd();
+        HAS_COPIES.store(true, Ordering::Relaxed);
+        let (closed, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while closed.load(Ordering::Relaxed) < CLOSED {
+                    let copy = socket.try_clone().expect("a duplicate");
+                    close_in_turn(|| drop(copy));
+                    closed.fetch_add(1, Ordering::Relaxed);
+                    yield_processor();
+                }
+            });
+            while closed.load(Ordering::Relaxed) < CLOSED || held.load(Ordering::Relaxed) < CLOSED {
+                let Ok(lock) = take_note_lock(fd) else {
+                    continue;
+                };
+                for _ in 0..4 {
+                    assert!(is_locked(fd));
+                    yield_processor();
+                }
+                drop(lock);
+                held.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert!(!is_locked(fd));
+    }
 }

@@ -13,6 +13,7 @@ use crate::conn::Conn;
 use crate::real::{errno, set_errno};
 use crate::{descriptors, fds, log, this_process};
 use core::ffi::c_int;
+use sluice_lane::end::close_in_turn;
 use sluice_sys::errno::Errno;
 use sluice_sys::holders::{for_each_holder, has_mapped, mapped_at};
 use sluice_sys::sock_diag::Diag;
@@ -71,8 +72,9 @@ pub fn wrap(conn: &Conn) -> Result<Fd, &'static str> {
 pub fn unwrap(fd: c_int, peeked: bool) -> bool {
     let before = errno();
     let wrapped = is_seqpacket(fd).then(|| take(fd, peeked)).flatten();
-    if let Some((connection, file)) = &wrapped
-        && replace(fd, connection.raw()).is_ok()
+    let is_wrapped = wrapped.is_some();
+    if let Some((connection, file)) = wrapped
+        && put_in_place(fd, connection).is_ok()
     {
         if fds::is_known(fd) {
             descriptors::forget(fd);
@@ -87,7 +89,16 @@ pub fn unwrap(fd: c_int, peeked: bool) -> bool {
         }
     }
     set_errno(before);
-    wrapped.is_some()
+    is_wrapped
+}
+
+/// The connection gets the number of its wrapper, and has no other. The process may have had it before.
+fn put_in_place(fd: c_int, connection: Fd) -> Result<(), Errno> {
+    close_in_turn(|| {
+        let placed = replace(fd, connection.raw());
+        drop(connection);
+        placed
+    })
 }
 
 fn is_seqpacket(fd: c_int) -> bool {

@@ -46,12 +46,8 @@ fn duplicate(fd: i32) -> i32 {
 
 /// `dup2` as the hook does it.
 fn duplicate_to(fd: i32, target: i32) -> Result<usize, i32> {
-    descriptors::before_replace(fd, target);
     // SAFETY: takes and returns numbers.
-    let copy = unsafe { libc::dup2(fd, target) };
-    if copy >= 0 && fd != target {
-        descriptors::duplicated(fd, copy);
-    }
+    let copy = descriptors::replace(fd, target, || unsafe { libc::dup2(fd, target) });
     result(copy as isize)
 }
 

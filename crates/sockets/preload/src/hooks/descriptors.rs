@@ -27,23 +27,13 @@ hooks! {
     }
 
     fn dup2(fd: c_int, target: c_int) -> c_int {
-        descriptors::before_replace(fd, target);
         // SAFETY: the program's own arguments.
-        let copy = unsafe { (real().dup2)(fd, target) };
-        if copy >= 0 && fd != target {
-            descriptors::duplicated(fd, copy);
-        }
-        copy
+        descriptors::replace(fd, target, || unsafe { (real().dup2)(fd, target) })
     }
 
     fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
-        descriptors::before_replace(fd, target);
         // SAFETY: the program's own arguments.
-        let copy = unsafe { (real().dup3)(fd, target, flags) };
-        if copy >= 0 {
-            descriptors::duplicated(fd, copy);
-        }
-        copy
+        descriptors::replace(fd, target, || unsafe { (real().dup3)(fd, target, flags) })
     }
 
     fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {

@@ -2,7 +2,7 @@
 //! begins a lane has compared what the other one said of its end with its own end's numbers; the
 //! other one gives lanes to no daemon that does not compare (decision 0093).
 
-use super::{End, Introducer, PeerName};
+use super::{End, Introducer, PeerName, Tuple};
 use crate::fabric::words::{NUMBERS_VERSION, Token, Word};
 use crate::namespace::Numbers;
 
@@ -35,6 +35,35 @@ impl Introducer {
             };
             self.say(name, word);
         }
+    }
+
+    /// Whether an end of ours and one of this peer's are one connection's; logs why they are not.
+    pub(super) fn finds_agreement(
+        &mut self,
+        name: &PeerName,
+        tuple: Tuple,
+        (ours, theirs): (Option<Numbers>, Option<Numbers>),
+    ) -> bool {
+        if agree(ours, theirs) {
+            return true;
+        }
+        if ours.is_some() && theirs.is_some() {
+            let Tuple { local, peer } = tuple;
+            tracing::debug!(
+                peer = %name,
+                "the ends of {local} and {peer} belong to two connections: their initial sequence numbers differ"
+            );
+        } else if let Some(peer) = self.peers.get_mut(name)
+            && !std::mem::replace(&mut peer.is_known_as_unlike, true)
+        {
+            let blind = if ours.is_some() { &**name } else { "this host" };
+            tracing::warn!(
+                peer = %name,
+                "connections with {name} stay on TCP: the sluiced of {blind} cannot read TCP sequence numbers, \
+                 the other one can; give it CAP_BPF and CAP_NET_ADMIN"
+            );
+        }
+        false
     }
 
     fn warn_of_age(&mut self, name: &PeerName) {

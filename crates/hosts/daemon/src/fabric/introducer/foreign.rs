@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::comparing::agree;
 use super::{Introducer, PeerName, Programs, Progress};
 use crate::fabric::words::Token;
 use crate::matching::Tuple;
@@ -193,18 +192,23 @@ impl Introducer {
         let Some(end) = self.ends.get(&token) else {
             return;
         };
-        let tuple = end.announced.tuple;
-        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
-        if !begins || !matches!(end.progress, Progress::Waiting) {
+        let (announced, ours) = (end.announced, end.numbers);
+        let tuple = announced.tuple;
+        if !matches!(end.progress, Progress::Waiting) {
             return;
         }
         // Of several peers that are at this address one can say what is another one's.
-        let is_its = |it: &ForeignEnd| agree(end.numbers, it.numbers);
-        let found = self.foreign.with_addresses(&tuple).find(is_its);
-        let Some(foreign) = found else {
+        let all: Vec<ForeignEnd> = self.foreign.with_addresses(&tuple).collect();
+        let mut all = all.into_iter();
+        let is_its = |it: &ForeignEnd| self.finds_agreement(&it.peer, tuple, (ours, it.numbers));
+        let Some(foreign) = all.find(is_its) else {
             return;
         };
-        if programs.is_here(&end.announced, end.numbers) {
+        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
+        if !begins {
+            return;
+        }
+        if programs.is_here(&announced, ours) {
             self.foreign.remove(&foreign.peer, &tuple);
             self.open_somehow(token, &foreign.peer, foreign.token, programs);
         } else {

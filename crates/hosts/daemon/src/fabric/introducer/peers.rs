@@ -61,6 +61,8 @@ pub(super) struct Peer {
     pub(super) is_known_as_old: bool,
     /// Questions of it that wait for an answer.
     pub(super) questions: usize,
+    /// The log has said that one of the two daemons alone can read sequence numbers.
+    pub(super) is_known_as_unlike: bool,
 }
 
 /// A carrier's queue pair with a peer.
@@ -198,6 +200,7 @@ impl Introducer {
             speaks_of_several: false,
             compares_numbers: false,
             is_known_as_old: false,
+            is_known_as_unlike: false,
             questions: 0,
         });
         peer.has_said_hello = false;
@@ -206,6 +209,7 @@ impl Introducer {
         peer.speaks_of_several = version >= SEVERAL_VERSION;
         peer.compares_numbers = version >= NUMBERS_VERSION;
         peer.is_known_as_old = false;
+        peer.is_known_as_unlike = false;
         let is_one_of_several = carriers > 1 && peer.speaks_of_several;
         peer.addresses = addresses;
         peer.is_up = true;
