@@ -8,6 +8,7 @@
 mod attacks;
 #[path = "../../../crates/hosts/daemon/tests/common/mod.rs"]
 mod common;
+mod flood;
 mod hosts;
 mod matrix;
 mod plain;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     trials.extend(plain::trials());
     trials.extend(security::trials());
     trials.extend(translated::trials());
+    trials.extend(flood::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()
 }

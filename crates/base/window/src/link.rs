@@ -144,6 +144,11 @@ impl Link {
         self.state == State::Up
     }
 
+    /// The generations of this host and of the peer, while the link is up. Both were said in the window alone.
+    pub fn generations(&self) -> Option<(u64, u64)> {
+        self.is_up().then_some((self.generation, self.seen))
+    }
+
     /// A sign of life. To be called several times in [`SILENCE_NS`](crate::claim::SILENCE_NS). Until the
     /// link is up it says everything again, for what is said while the way is cut is lost.
     pub fn beat(&mut self, view: &impl View) {

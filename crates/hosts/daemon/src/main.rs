@@ -21,6 +21,7 @@ use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::fabric::finding::Finding;
 use sluice_daemon::fabric::{self, Fabric};
 use sluice_daemon::listener::Listener;
+use sluice_daemon::log_share::LogShares;
 use sluice_daemon::notify::Manager;
 use sluice_daemon::options::Options;
 use sluice_daemon::privileges::{self, Needs};
@@ -33,6 +34,8 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix::close_all_from;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Matches the two ends of TCP connections between programs under sluice and gives them shared
 /// memory.
@@ -438,6 +441,7 @@ fn start_log(arguments: &Arguments) -> Outcome {
         )),
         None => BoxMakeWriter::new(io::stderr),
     };
+    let shares = LogShares::default();
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
@@ -445,8 +449,8 @@ fn start_log(arguments: &Arguments) -> Outcome {
         .log_internal_errors(false)
         .with_writer(writer);
     match arguments.log_format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Text => log.finish().with(shares).init(),
+        LogFormat::Json => log.json().flatten_event(true).finish().with(shares).init(),
     }
     Ok(())
 }

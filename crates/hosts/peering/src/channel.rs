@@ -11,7 +11,7 @@ use rustls::{AlertDescription, ClientConnection, Connection, Error, ServerConnec
 use crate::event::Why;
 use crate::frame::{self, Kind};
 use crate::limits::{READ_BYTES_PER_TURN, STRANGER_BYTES_MAX};
-use crate::proof::{EXPORTER_BYTES, EXPORTER_LABEL, Side};
+use crate::proof::{BINDING_LABEL, Binding, EXPORTER_BYTES, EXPORTER_LABEL, Side};
 use crate::tls::{Method, Tls, describe_certificate};
 
 /// Plaintext given to TLS at a time: one record (RFC 8446 5.1).
@@ -237,10 +237,20 @@ impl Channel {
     /// # Errors
     /// TLS is not set up yet.
     pub fn exporter(&self) -> Result<[u8; EXPORTER_BYTES], Why> {
+        self.export(EXPORTER_LABEL)
+    }
+
+    /// The secret of the session on this connection.
+    ///
+    /// # Errors
+    /// TLS is not set up yet.
+    pub fn binding(&self) -> Result<Binding, Why> {
+        self.export(BINDING_LABEL).map(Binding::new)
+    }
+
+    fn export(&self, label: &[u8]) -> Result<[u8; EXPORTER_BYTES], Why> {
         let secret = [0; EXPORTER_BYTES];
-        let exported = self
-            .tls
-            .export_keying_material(secret, EXPORTER_LABEL, None);
+        let exported = self.tls.export_keying_material(secret, label, None);
         exported.map_err(|error| Why::Tls(error.to_string()))
     }
 

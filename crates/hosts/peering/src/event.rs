@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::frame::FrameError;
 use crate::hello::{HelloError, Reason, VERSIONS, Versions};
+use crate::proof::Binding;
 use crate::tls::Method;
 
 /// One session with a peer. Its number is never used again: what is meant for a session that has
@@ -32,6 +33,8 @@ pub enum Event {
         version: u16,
         /// For people.
         software: String,
+        /// The secret of this session.
+        binding: Binding,
     },
     /// The peer is at this address as well, which somebody asked about.
     Address { peer: PeerId, address: IpAddr },

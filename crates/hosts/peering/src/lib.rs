@@ -49,5 +49,6 @@ pub use frame::MESSAGE_BYTES_MAX;
 pub use hello::{VERSIONS, Versions};
 pub use identity::{Identity, IdentityError};
 pub use peering::{Counters, PeerStatus, Peering, PeeringError, SendError, Sought};
+pub use proof::{Binding, PROOF_BYTES};
 pub use secret::{PSK_BYTES, SecretError, generate_psk};
 pub use tls::Method;

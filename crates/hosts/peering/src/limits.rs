@@ -36,6 +36,9 @@ pub const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// Bytes read from one connection before others get their turn.
 pub const READ_BYTES_PER_TURN: usize = 256 << 10;
 
+/// Messages of one session that are told before others get their turn. What each costs is bounded, and so is the turn.
+pub const MESSAGES_PER_TURN_MAX: usize = 256;
+
 /// Bytes that wait to be sent to one peer, at most.
 pub const QUEUE_BYTES_MAX: usize = 1 << 20;
 

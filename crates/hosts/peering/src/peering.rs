@@ -175,6 +175,8 @@ pub struct Peering {
     dials: HashMap<String, Dial>,
     /// Sessions with something to send.
     dirty: Vec<u64>,
+    /// Connections of which something has come that was not taken in the last turn.
+    backlog: Vec<u64>,
     events: VecDeque<Event>,
     random: u64,
     now: Instant,
@@ -222,6 +224,7 @@ impl Peering {
             waiting: VecDeque::new(),
             dials: HashMap::new(),
             dirty: Vec::new(),
+            backlog: Vec::new(),
             events: VecDeque::new(),
             now,
             deadline: Some(now),
@@ -243,7 +246,7 @@ impl Peering {
 
     /// When [`Peering::advance`] must be called at the latest, even if nothing comes.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.dirty.is_empty() && self.events.is_empty() {
+        if self.dirty.is_empty() && self.events.is_empty() && self.backlog.is_empty() {
             self.deadline
         } else {
             Some(self.now)
@@ -263,6 +266,9 @@ impl Peering {
         // Times of callers may be those of different moments.
         self.now = now.max(self.now);
         self.flush_dirty();
+        for token in std::mem::take(&mut self.backlog) {
+            self.take_turn(token);
+        }
         let mut ready = Vec::with_capacity(EVENTS_MAX);
         let spare = rustix::buffer::spare_capacity(&mut ready);
         let at_once = Timespec {

@@ -44,6 +44,41 @@ impl Side {
     }
 }
 
+/// The same for what is said in a session ([`Binding`]).
+pub const BINDING_LABEL: &[u8] = b"EXPORTER-sluice-session";
+
+/// A secret that the two ends of one session have, and nobody else: a code by it, passed on in another session, is
+/// worth nothing there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Binding([u8; EXPORTER_BYTES]);
+
+impl Binding {
+    /// Of a session of which TLS has derived this under [`BINDING_LABEL`].
+    pub fn new(exporter: [u8; EXPORTER_BYTES]) -> Binding {
+        Binding(exporter)
+    }
+
+    /// HMAC-SHA-256 of what is said.
+    pub fn code(&self, said: &[u8]) -> [u8; PROOF_BYTES] {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let mut code = [0; PROOF_BYTES];
+        code.copy_from_slice(hmac::sign(&key, said).as_ref());
+        code
+    }
+
+    /// Whether this is the code of what is said.
+    pub fn is_code(&self, said: &[u8], code: &[u8; PROOF_BYTES]) -> bool {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        hmac::verify(&key, said, code).is_ok()
+    }
+}
+
+impl std::fmt::Debug for Binding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Binding")
+    }
+}
+
 /// What is proven: the side's label and the exporter have fixed lengths, `said` is the rest.
 fn statement(side: Side, exporter: &[u8; EXPORTER_BYTES], said: &[u8]) -> Vec<u8> {
     [side.label(), exporter, said].concat()

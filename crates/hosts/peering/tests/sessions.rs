@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use sluice_peering::limits::QUEUE_BYTES_MAX;
+use sluice_peering::limits::{MESSAGES_PER_TURN_MAX, QUEUE_BYTES_MAX};
 use sluice_peering::{Event, MESSAGE_BYTES_MAX, PORT_DEFAULT, SendError, Sought, VERSIONS, Why};
 
 mod common;
@@ -35,10 +35,17 @@ fn messages_come_complete_and_in_order() {
         address,
         version,
         software,
+        binding,
     } = &alpha.events[0]
     else {
         panic!("{:?}", alpha.events);
     };
+    let Event::Up { binding: same, .. } = &beta.events[0] else {
+        panic!("{:?}", beta.events);
+    };
+    assert_eq!(binding, same);
+    let code = binding.code(b"said");
+    assert!(same.is_code(b"said", &code) && !same.is_code(b"not said", &code));
     assert_eq!(
         (name.as_str(), *address, *version),
         ("beta", there, VERSIONS.last)
@@ -70,6 +77,59 @@ fn messages_come_complete_and_in_order() {
     let too_long = vec![0; MESSAGE_BYTES_MAX + 1];
     assert_eq!(alpha.get().send(peer, &too_long), Err(SendError::TooLong));
     assert_eq!((alpha.ups(), beta.ups()), (1, 1));
+}
+
+#[test]
+fn each_session_has_a_binding_of_its_own() {
+    let mut bindings = Vec::new();
+    for _ in 0..2 {
+        let lab = Lab::new();
+        let (mut alpha, mut beta) = pair(&lab);
+        join((&mut alpha, "alpha"), (&mut beta, "beta"));
+        let Event::Up { binding, .. } = &alpha.events[0] else {
+            panic!("{:?}", alpha.events);
+        };
+        bindings.push(binding.clone());
+    }
+    assert_ne!(bindings[0], bindings[1]);
+}
+
+#[test]
+fn many_short_messages_take_many_turns_and_come_before_the_end() {
+    const COUNT: u32 = 20_000;
+    let lab = Lab::new();
+    let (mut alpha, mut beta) = pair(&lab);
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+    let peer = alpha.with("beta").unwrap();
+    for n in 0..COUNT {
+        alpha.get().send(peer, &n.to_be_bytes()).unwrap();
+    }
+    let mut most = 0;
+    let mut count = 0;
+    run(
+        [&mut alpha, &mut beta],
+        "all but the end",
+        |[alpha, beta]| {
+            let before = std::mem::replace(&mut count, beta.messages().len());
+            most = most.max(count - before);
+            alpha.get().status()[0].queued == 0
+        },
+    );
+    // The end comes behind them, and is told behind them.
+    alpha.peering.take().unwrap().close();
+    run([&mut beta], "the end", |[beta]| {
+        let before = std::mem::replace(&mut count, beta.messages().len());
+        most = most.max(count - before);
+        !beta.downs().is_empty()
+    });
+    assert_eq!(beta.downs(), [Why::Closed]);
+    // What was left in the turn before, and what came in this one.
+    assert!(most <= 2 * MESSAGES_PER_TURN_MAX, "{most} in one turn");
+    let messages = beta.messages();
+    assert_eq!(messages.len(), COUNT as usize);
+    for (n, bytes) in (0..COUNT).zip(messages) {
+        assert_eq!(bytes, n.to_be_bytes());
+    }
 }
 
 #[test]

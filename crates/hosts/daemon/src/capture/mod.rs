@@ -115,6 +115,8 @@ struct Session {
     addresses: Vec<Network>,
     /// Its relay.
     advertisement: Option<Advertisement>,
+    /// Of which ours has not been told yet.
+    is_changed: bool,
 }
 
 impl Capture {
@@ -180,6 +182,7 @@ impl Capture {
         self.ending
             .retain_mut(|ending| matches!(ending.process.try_wait(), Ok(None)));
         self.send_orders();
+        self.tell_of_peers();
         while let Some(relay) = &mut self.relay {
             match hear::<Notice>(&relay.socket) {
                 Ok(Heard::Message(notice)) => self.heard_relay(notice),
@@ -212,6 +215,7 @@ impl Capture {
             own,
             addresses,
             advertisement: None,
+            is_changed: false,
         };
         self.order(&Order::Admit(own));
         if self.ready().is_some() {
@@ -238,9 +242,24 @@ impl Capture {
         let Some(session) = self.sessions.get_mut(name) else {
             return;
         };
+        session.is_changed |= session.advertisement.as_ref() != Some(&advertisement);
         session.advertisement = Some(advertisement);
-        let order = session.reach();
-        self.order(&order);
+    }
+
+    /// Tells the relay of what peers have said: the last word of each, when it has taken all that it was told before.
+    fn tell_of_peers(&mut self) {
+        let relay = self.relay.as_ref();
+        if relay.is_some_and(|relay| !relay.orders.is_empty()) {
+            return;
+        }
+        let changed = self.sessions.values_mut();
+        let changed = changed.filter_map(|session| {
+            let is_changed = std::mem::take(&mut session.is_changed);
+            is_changed.then(|| session.reach())
+        });
+        for order in changed.collect::<Vec<Order>>() {
+            self.order(&order);
+        }
     }
 
     /// A program that has lanes of its own has come: what it connects to is left alone.

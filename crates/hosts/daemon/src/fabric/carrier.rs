@@ -1,7 +1,7 @@
 //! A thread that carries: it has the device for itself and lanes to other hosts, all of them or its share, polls
 //! while bytes move, and sleeps otherwise.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -72,6 +72,10 @@ pub enum Report {
         link: LinkId,
         attempt: u32,
         endpoint: Endpoint,
+    },
+    /// Nothing of a link that was given up is left: its number may be another one's.
+    LinkForgotten {
+        link: LinkId,
     },
     /// Something has come over the link: the network lets the fabric through.
     LinkProven {
@@ -145,6 +149,8 @@ impl Carrier {
                 oversubscribed,
             ),
             lanes: HashMap::new(),
+            lanes_on: HashMap::new(),
+            lost: HashSet::new(),
             fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
@@ -408,6 +414,10 @@ struct Thread {
     reported: Arc<OwnedFd>,
     engine: Engine<Adapter>,
     lanes: HashMap<LaneNumber, LaneState>,
+    /// How many of them are on each link.
+    lanes_on: HashMap<LinkId, usize>,
+    /// Links that were given up, as long as there are lanes of theirs.
+    lost: HashSet<LinkId>,
     /// Lanes that are over, whose memory the device may still send from: the far daemon has
     /// everything, but packets of it may have to be repeated until the device knows that, too.
     fading: Vec<(Option<QueuePosition>, LaneState)>,
@@ -548,6 +558,8 @@ impl Thread {
             Command::LoseLink { link } => {
                 self.engine.link_lost(link);
                 self.engine.wire.set_queue_pair(link, None);
+                self.lost.insert(link);
+                self.forget_if_unused(link);
             }
             Command::OpenLane {
                 link,
@@ -560,12 +572,23 @@ impl Thread {
             },
             Command::ConnectLane { number, far } => {
                 if let Err(violation) = self.engine.connect(number, far, now_ns()) {
-                    tracing::warn!(reason = %violation, "{violation}");
+                    let link = self.lanes.get(&number).map(|lane| lane.link.0);
+                    let peer = format!("link {}", link.unwrap_or_default());
+                    tracing::warn!(peer, reason = %violation, "{violation}");
                 }
             }
             Command::ProgramGone { number } => self.engine.program_gone(number),
             Command::DeclineLane { number } => self.engine.decline(number),
             Command::Stop => {}
+        }
+    }
+
+    /// A link that was given up and has no lanes any more is another one from now on.
+    fn forget_if_unused(&mut self, link: LinkId) {
+        if !self.lanes_on.contains_key(&link) && self.lost.remove(&link) {
+            // Nothing that its last lane has left behind is the next one's.
+            self.engine.link_lost(link);
+            self.report(Report::LinkForgotten { link });
         }
     }
 
@@ -602,6 +625,7 @@ impl Thread {
             self.engine.wire.remove_region(region);
             return Err("too many lanes".to_owned());
         };
+        *self.lanes_on.entry(link).or_default() += 1;
         self.lanes.insert(
             number,
             LaneState {
@@ -724,7 +748,15 @@ impl Thread {
                 let wire = &self.engine.wire;
                 let queue_pair = wire.queue_pair(lane.link);
                 let position = queue_pair.and_then(|it| wire.node.queue_position(it));
+                let link = lane.link;
                 self.fading.push((position, lane));
+                if let Some(count) = self.lanes_on.get_mut(&link) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.lanes_on.remove(&link);
+                        self.forget_if_unused(link);
+                    }
+                }
             }
         }
         while let Some(at) = self.fading.iter().position(|(position, _)| {

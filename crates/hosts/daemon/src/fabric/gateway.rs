@@ -38,7 +38,7 @@ impl Fabric {
 
     /// The peer breaks the rules.
     pub fn drop_peer(&mut self, name: &PeerName, why: &str) {
-        tracing::warn!("{name} {why}");
+        tracing::warn!(peer = %name, "{name} {why}");
         if let Some(peer) = self.ids.get(name) {
             self.peering.hang_up(*peer, Why::Unexpected);
         }

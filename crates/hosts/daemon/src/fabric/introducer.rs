@@ -2,7 +2,7 @@
 //! which of them, and how far each lane has come. It has no I/O: what is to be done comes back as
 //! [`Action`]s.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,16 +22,18 @@ use crate::peer::PeerName;
 
 mod comparing;
 mod direct;
+mod foreign;
+mod links;
 mod peers;
 mod questions;
 
 pub use direct::{GivenDirect, Windowed};
+use foreign::ForeignEnds;
+use links::LinkNumbers;
 use peers::Peer;
 pub use peers::{Known, KnownPair, LinkState};
 use questions::Question;
 
-/// Ends of peers that may wait for one of ours; the oldest goes.
-const FOREIGN_ENDS_MAX: usize = 65_536;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -49,6 +51,8 @@ pub enum Action {
     EndDirect(DirectLane, Ended),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
+    /// The peer has been gone for long, and nothing is known of it any more.
+    Forget(PeerName),
 }
 
 /// A lane of which the program is to be told.
@@ -70,8 +74,12 @@ enum Progress {
     },
     /// It is open, and the peer was told; the other half is not known yet.
     HalfOpen { taken: Taken, half: Far },
-    /// The program has its lane.
-    Open { taken: Taken, half: Far },
+    /// The program has its lane, of which the peer may have said that it has none.
+    Open {
+        taken: Taken,
+        half: Far,
+        is_declined: bool,
+    },
     /// A direct lane, or the talk about one.
     Direct(direct::Stage),
 }
@@ -84,6 +92,8 @@ struct End {
     peer: Option<PeerName>,
     /// The peer has said that nobody there has the other end, or there is to be no lane.
     is_alone: bool,
+    /// The peer was asked for its other end, and has not answered.
+    is_asked_for: bool,
     progress: Progress,
 }
 
@@ -113,14 +123,13 @@ pub struct Introducer {
     /// How many carriers there are, and queue pairs with each peer at most.
     carriers: usize,
     peers: HashMap<PeerName, Peer>,
-    next_link: u32,
+    links: LinkNumbers,
     ends: HashMap<Token, End>,
     by_key: HashMap<EndKey, Token>,
     by_tuple: HashMap<Tuple, Token>,
     next_token: u64,
-    /// Ends of peers, by their addresses as our end has them.
-    foreign: HashMap<Tuple, (PeerName, Token, Option<Numbers>)>,
-    foreign_order: VecDeque<Tuple>,
+    /// Ends of peers.
+    foreign: ForeignEnds,
     /// Lanes whose programs are done with them, until the carrier is, too.
     ending: HashMap<Token, Ending>,
     memory: Memory,
@@ -139,13 +148,12 @@ impl Introducer {
             life,
             carriers,
             peers: HashMap::new(),
-            next_link: 0,
+            links: LinkNumbers::new(carriers),
             ends: HashMap::new(),
             by_key: HashMap::new(),
             by_tuple: HashMap::new(),
             next_token: 1,
-            foreign: HashMap::new(),
-            foreign_order: VecDeque::new(),
+            foreign: ForeignEnds::default(),
             ending: HashMap::new(),
             memory,
             questions: Vec::new(),
@@ -213,7 +221,7 @@ impl Introducer {
                     .absent_since
                     .is_some_and(|since| since + ABSENCE_MAX <= now)
             {
-                self.actions.extend(peer.forget_life(&mut self.next_link));
+                self.actions.extend(peer.forget_life(&mut self.links));
             }
         }
     }
@@ -242,6 +250,7 @@ impl Introducer {
                 numbers,
                 peer: peer.clone(),
                 is_alone: false,
+                is_asked_for: false,
                 progress: Progress::Waiting,
             },
         );
@@ -286,7 +295,7 @@ impl Introducer {
                 self.end_lane(token, key.client, taken, None);
             }
             Progress::Direct(stage) => self.end_direct(end.peer.as_ref(), token, stage),
-            Progress::Open { taken, half } => {
+            Progress::Open { taken, half, .. } => {
                 let number = half.number;
                 let open = end.peer.map(|peer| (peer, number));
                 let gone = Action::Carry(taken.carrier, Command::ProgramGone { number });
@@ -353,6 +362,9 @@ impl Introducer {
             tuple,
             numbers,
         };
+        if let Some(end) = self.ends.get_mut(&token) {
+            end.is_asked_for = true;
+        }
         self.say(&name, ask);
         true
     }
@@ -379,23 +391,20 @@ impl Introducer {
             return;
         };
         match word {
-            Word::Hello { life } => self.hello(name, life, programs),
+            Word::Hello { life } => self.hello(name, life, programs, now),
             Word::QueuePairs { count } => self.heard_queue_pairs(name, count),
             Word::Link {
                 at,
                 attempt,
                 endpoint,
-            } => self.heard_link(name, at, attempt, endpoint),
+            } => self.heard_link(name, at, attempt, endpoint, now),
             Word::Broken { at, attempt } => self.heard_broken(name, at, attempt, now),
             Word::End {
                 token,
                 tuple,
                 numbers,
             } => self.heard_end(name, token, (tuple, numbers), programs),
-            Word::Gone { token } => {
-                self.foreign
-                    .retain(|_, (from, theirs, _)| !(from == name && *theirs == token));
-            }
+            Word::Gone { token } => self.foreign.gone(name, token),
             Word::Ask {
                 token,
                 tuple,
@@ -422,12 +431,13 @@ impl Introducer {
                 endpoint,
             } => self.link_made((link, carrier), attempt, endpoint),
             Report::LinkProven { link } => self.link_proven((link, carrier)),
+            Report::LinkForgotten { link } => self.links.forgotten(link),
             Report::LinkFailed { link, why } => self.link_failed((link, carrier), &why, now),
             Report::Violation { link, what } => {
                 if let Some(name) = self.peer_of(link) {
                     if let Some(peer) = self.peers.get_mut(&name) {
                         // The other carriers trust it no more than this one.
-                        self.actions.extend(peer.forget_life(&mut self.next_link));
+                        self.actions.extend(peer.forget_life(&mut self.links));
                         // So that the peer gives up its half as well.
                         peer.own = Life(peer.own.0.wrapping_add(1));
                     }
@@ -470,68 +480,6 @@ impl Introducer {
         let mut all = self.peers.iter();
         all.find(|(_, peer)| peer.link == link)
             .map(|(name, _)| name.clone())
-    }
-
-    fn heard_end(
-        &mut self,
-        name: &PeerName,
-        theirs: Token,
-        (tuple, numbers): (Tuple, Option<Numbers>),
-        programs: &mut dyn Programs,
-    ) {
-        let speaks_for = self
-            .peers
-            .get(name)
-            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
-        if !speaks_for {
-            tracing::warn!(peer = %name, "{name} announces {}, which is not its own", tuple.local);
-            return;
-        }
-        let ours = tuple.mirrored();
-        let end = (name.clone(), theirs, numbers);
-        if self.foreign.insert(ours, end).is_none() {
-            self.foreign_order.push_back(ours);
-        }
-        while self.foreign_order.len() > FOREIGN_ENDS_MAX {
-            if let Some(oldest) = self.foreign_order.pop_front() {
-                self.foreign.remove(&oldest);
-            }
-        }
-        if let Some(token) = self.by_tuple.get(&ours).copied() {
-            if let Some(end) = self.ends.get_mut(&token) {
-                end.is_alone = false;
-            }
-            self.look_for_match(token, programs);
-        }
-    }
-
-    /// Begins a lane if both ends are known. Whose own address is the greater one begins; the other
-    /// waits to hear of it.
-    fn look_for_match(&mut self, token: Token, programs: &mut dyn Programs) {
-        let Some(end) = self.ends.get(&token) else {
-            return;
-        };
-        let (announced, ours) = (end.announced, end.numbers);
-        let tuple = announced.tuple;
-        if !matches!(end.progress, Progress::Waiting) {
-            return;
-        }
-        let Some((name, theirs, numbers)) = self.foreign.get(&tuple).cloned() else {
-            return;
-        };
-        if !self.finds_agreement(&name, tuple, (ours, numbers)) {
-            return;
-        }
-        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
-        if !begins {
-            return;
-        }
-        if programs.is_here(&announced, ours) {
-            self.foreign.remove(&tuple);
-            self.open_somehow(token, &name, theirs, programs);
-        } else {
-            self.forget(token);
-        }
     }
 
     /// Opens this host's half of a lane. `far`: where the other one is, and by which queue pair it goes, if
@@ -616,6 +564,7 @@ impl Introducer {
         end.progress = Progress::Open {
             taken: taken.clone(),
             half,
+            is_declined: false,
         };
         let announced = end.announced;
         let number = half.number;
@@ -625,7 +574,9 @@ impl Introducer {
     }
 
     fn lane_refused(&mut self, token: Token, why: &str) {
-        tracing::warn!(reason = %why, "no lane to another host: {why}");
+        let end = self.ends.get(&token);
+        let name = end.and_then(|end| end.peer.as_deref()).unwrap_or_default();
+        tracing::warn!(peer = name, reason = %why, "no lane to another host: {why}");
         if let Some(Ending { client, taken, .. }) = self.ending.remove(&token) {
             self.memory.give_back(client, &taken);
             return;
@@ -698,11 +649,10 @@ impl Introducer {
     fn heard_no_lane(&mut self, name: &PeerName, yours: Token) {
         let Some(end) = self.ends.get_mut(&yours) else {
             // Nobody there will ever say that it is over.
-            if let Some(ending) = self.ending.get(&yours)
-                && let Some((peer, number)) = &ending.open
-                && peer == name
+            if let Some(ending) = self.ending.get_mut(&yours)
+                && let Some((_, number)) = ending.open.take_if(|(peer, _)| peer == name)
             {
-                let decline = Command::DeclineLane { number: *number };
+                let decline = Command::DeclineLane { number };
                 self.actions
                     .push(Action::Carry(ending.taken.carrier, decline));
             }
@@ -711,7 +661,7 @@ impl Introducer {
         if end.peer.as_ref() != Some(name) {
             return;
         }
-        match &end.progress {
+        match &mut end.progress {
             Progress::HalfOpen { taken, half } => {
                 let (taken, half) = (taken.clone(), *half);
                 let (announced, numbers) = (end.announced, end.numbers);
@@ -720,10 +670,16 @@ impl Introducer {
                 self.end_lane(yours, announced.key.client, taken, None);
                 self.wait_again(yours, (announced, numbers), name);
             }
-            Progress::Open { taken, half } => {
-                let number = half.number;
-                let decline = Command::DeclineLane { number };
-                self.actions.push(Action::Carry(taken.carrier, decline));
+            Progress::Open {
+                taken,
+                half,
+                is_declined,
+            } => {
+                if !std::mem::replace(is_declined, true) {
+                    let number = half.number;
+                    let decline = Command::DeclineLane { number };
+                    self.actions.push(Action::Carry(taken.carrier, decline));
+                }
             }
             Progress::Waiting => end.is_alone = true,
             Progress::Direct(direct::Stage::Asking { .. }) => {
@@ -752,6 +708,7 @@ impl Introducer {
             numbers,
             peer: Some(name.clone()),
             is_alone: true,
+            is_asked_for: false,
             progress: Progress::Waiting,
         };
         self.ends.insert(token, end);

@@ -43,10 +43,13 @@ use finding::{Advice, Finding};
 use introducer::{Action, GivenDirect, GivenLane, Introducer, Programs, Windowed};
 use memory::{ForeignParkingTable, Memory, OwnParkingTable};
 use window::pieces::Notice;
-use window::{DirectLane, Given, Loan, Seat, Windows};
-use words::{Life, Word};
+use window::{DirectLane, Given, Loan, Seat, SlotProof, Windows};
+use words::{Life, NUMBERS_VERSION, Word};
 
 pub use gateway::Heard;
+
+/// Reports of one carrier that are heard before others get their turn.
+const REPORTS_PER_TURN_MAX: usize = 1024;
 
 /// Why there are no lanes to other hosts. The text says what to do where something can be done.
 #[derive(Debug)]
@@ -124,6 +127,10 @@ impl Windowed for ParkingTables {
 
     fn heard_seat(&mut self, peer: &PeerName, seat: Seat) {
         self.windows.heard_seat(peer, seat);
+    }
+
+    fn heard_proof(&mut self, peer: &PeerName, proof: SlotProof) {
+        self.windows.heard_proof(peer, proof);
     }
 
     fn may_share(&self, client: ClientId, peer: &PeerName) -> bool {
@@ -320,7 +327,9 @@ impl Fabric {
             self.take(event, now);
         }
         for (number, carrier) in self.carriers.iter().enumerate() {
-            while let Some(report) = carrier.next_report() {
+            // What is left keeps its descriptor readable.
+            let reports = std::iter::from_fn(|| carrier.next_report());
+            for report in reports.take(REPORTS_PER_TURN_MAX) {
                 self.introducer.carried(number, report, now);
             }
         }
@@ -511,6 +520,7 @@ impl Fabric {
                 name,
                 address,
                 version,
+                binding,
                 ..
             } => {
                 tracing::debug!(peer = name, address = %address, "{name} at {address}");
@@ -518,6 +528,8 @@ impl Fabric {
                 let addresses = self.addresses_of(&name, address);
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
+                let binding = (version >= NUMBERS_VERSION).then_some(binding);
+                self.parking_tables.windows.peer_up(&name, binding);
                 self.introducer.peer_up(&name, addresses.clone(), version);
                 if let Some(capture) = &mut self.capture
                     && let Err(error) = capture.peer_up(&name, addresses)
@@ -569,6 +581,9 @@ impl Fabric {
 
     fn act(&mut self) {
         self.act_once();
+        for (name, proof) in self.parking_tables.windows.take_proofs() {
+            self.introducer.tell(&name, Word::Proof(proof));
+        }
         // What is to be told of pieces is known when lanes are over.
         for notice in self.parking_tables.windows.take_notices() {
             match notice {
@@ -601,6 +616,9 @@ impl Fabric {
                         carrier.tell(command);
                     }
                 }
+                // It may have come back meanwhile.
+                Action::Forget(name) if self.ids.contains_key(&name) => {}
+                Action::Forget(name) => self.parking_tables.windows.forget(&name),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {

@@ -8,7 +8,7 @@ use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::Remote;
 use sluice_rdma::{ENDPOINT_BYTES, Endpoint};
 
-use super::window::{Loan, Seat};
+use super::window::{Loan, Seat, SlotProof};
 use crate::matching::Tuple;
 use crate::namespace::Numbers;
 use crate::words::{Fields, address_bytes};
@@ -70,6 +70,9 @@ pub enum Word {
     NoLane { yours: Token },
     /// This host has that slot of that window.
     Seat(Seat),
+    /// What proves that: said when the link with the slot of the other one is up, to daemons that speak
+    /// [`NUMBERS_VERSION`].
+    Proof(SlotProof),
     /// An end here, of the program with this number, and the other one there can have a direct lane:
     /// lend one. Answered by `Direct`, or `NoDirect`.
     Want {
@@ -127,12 +130,14 @@ mod kind {
     // An end whose daemon has read its numbers.
     pub const END_NUMBERED: u8 = 24;
     pub const ASK_NUMBERED: u8 = 25;
+    pub const PROOF: u8 = 26;
 }
 
 /// The first version of control connections in which two daemons can have several queue pairs.
 pub const SEVERAL_VERSION: u16 = 2;
 
-/// The first version in which daemons compare the initial sequence numbers of two ends.
+/// The first version in which daemons compare the initial sequence numbers of two ends, and prove their slots of
+/// windows.
 pub const NUMBERS_VERSION: u16 = 3;
 
 impl Word {
@@ -214,6 +219,12 @@ impl Word {
                 out.extend(seat.id.into_iter().flat_map(u64::to_be_bytes));
                 out.extend(seat.slot.to_be_bytes());
                 out.extend(seat.kernel.into_iter().flat_map(u64::to_be_bytes));
+            }
+            Self::Proof(proof) => {
+                out.push(kind::PROOF);
+                out.extend(proof.id.into_iter().flat_map(u64::to_be_bytes));
+                out.extend(proof.slot.to_be_bytes());
+                out.extend(proof.code);
             }
             Self::Want {
                 yours,
@@ -316,6 +327,11 @@ impl Word {
                 id: [rest.u64()?, rest.u64()?],
                 slot: rest.u32()?,
                 kernel: [rest.u64()?, rest.u64()?],
+            }),
+            kind::PROOF => Self::Proof(SlotProof {
+                id: [rest.u64()?, rest.u64()?],
+                slot: rest.u32()?,
+                code: rest.take()?,
             }),
             kind::WANT => Self::Want {
                 yours: Token(rest.u64()?),
@@ -465,6 +481,11 @@ mod tests {
                 slot: 31,
                 kernel: [2, u64::MAX],
             }),
+            Word::Proof(SlotProof {
+                id: [7, u64::MAX],
+                slot: 3,
+                code: [9; 32],
+            }),
             Word::Want {
                 yours: Token(1),
                 mine: Token(2),
@@ -515,6 +536,7 @@ mod tests {
             Word::Lane { .. } => "lane",
             Word::NoLane { .. } => "no lane",
             Word::Seat(_) => "seat",
+            Word::Proof(_) => "slot proof",
             Word::Want { .. } => "want",
             Word::NoDirect { .. } => "no direct",
             Word::Direct { .. } => "direct",
@@ -557,6 +579,6 @@ mod tests {
             let row = format!("| {kind} | {} | {bytes} |", name_of(&word));
             assert!(document.contains(&row), "the document lacks {row}");
         }
-        assert_eq!(kinds, kind::ASK_NUMBERED);
+        assert_eq!(kinds, kind::PROOF);
     }
 }

@@ -184,7 +184,7 @@ impl Host {
             }
             Err(errno) => {
                 let why = std::io::Error::from_raw_os_error(errno);
-                tracing::info!("{node} may not publish {}: {why}", publish.listener);
+                tracing::info!(peer = %node, "{node} may not publish {}: {why}", publish.listener);
                 let errno = errno as u16;
                 say_published(node, publish.id, errno, place.session, actions);
             }
@@ -278,7 +278,10 @@ impl Host {
             0 => Listener::Open,
             errno => {
                 let why = std::io::Error::from_raw_os_error(errno.into());
-                tracing::warn!("cannot listen at {address}: {why}");
+                let wanting = self.backends.values();
+                let wanting = { wanting }.find(|it| it.services.contains(&address));
+                let peer = wanting.map_or("", |it| &*it.node);
+                tracing::warn!(peer, "cannot listen at {address}: {why}");
                 Listener::Failed(errno)
             }
         };
@@ -384,6 +387,7 @@ impl Host {
         };
         if port == 0 {
             tracing::warn!(
+                peer = %node,
                 "programs of {node} cannot connect out: no port at {}",
                 exit.address
             );

@@ -405,7 +405,7 @@ impl Gateway {
                 host.publish(name, publish, &place, source, &mut self.actions);
             }
             (Word::Publish { id, .. }, None) => {
-                tracing::info!("{name} takes this host for a gateway");
+                tracing::info!(peer = %name, "{name} takes this host for a gateway");
                 let word = Word::Published {
                     id,
                     errno: libc::EACCES as u16,

@@ -271,6 +271,7 @@ impl Publications {
             // A preface would come where nobody expects one.
             actions.push(Action::Say(gateway.clone(), Word::Withdraw { id }));
             tracing::error!(
+                peer = %gateway,
                 "{gateway} connects from an address that its [[peer]] does not have: write it in \
                  addresses"
             );
@@ -282,12 +283,12 @@ impl Publications {
             actions.push(answer(client, errno, publication.key, sources));
         }
         if errno == 0 {
-            tracing::info!("{address} is published at {gateway}");
+            tracing::info!(peer = %gateway, "{address} is published at {gateway}");
             publication.state = State::Open;
             publication.is_accepted = true;
         } else if publication.is_accepted {
             let why = std::io::Error::from_raw_os_error(errno);
-            tracing::warn!("{address} is not published at {gateway}: {why}; asked again");
+            tracing::warn!(peer = %gateway, "{address} is not published at {gateway}: {why}; asked again");
             publication.state = State::Refused {
                 again_at: now + ASK_AGAIN,
             };

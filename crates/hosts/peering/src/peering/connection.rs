@@ -10,7 +10,7 @@ use crate::channel::Channel;
 use crate::event::{Event, PeerId, Why};
 use crate::frame::Kind;
 use crate::hello::INSTANCE_BYTES;
-use crate::limits::{FAREWELLS_MAX, Timing};
+use crate::limits::{FAREWELLS_MAX, MESSAGES_PER_TURN_MAX, Timing};
 use crate::places::Place;
 use crate::proof::Side;
 
@@ -83,6 +83,10 @@ pub(super) struct Connection {
     pub last_said: Instant,
     pub since: Instant,
     pub is_dirty: bool,
+    /// There are frames that have come and were not taken in this turn.
+    has_backlog: bool,
+    /// It is over when they were taken, and why.
+    over: Option<Why>,
     watched: epoll::EventFlags,
 }
 
@@ -107,6 +111,8 @@ impl Connection {
             last_said: now,
             since: now,
             is_dirty: false,
+            has_backlog: false,
+            over: None,
             watched: epoll::EventFlags::empty(),
         }
     }
@@ -183,7 +189,8 @@ impl Peering {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        if connection.stage == Stage::Connecting {
+        // What has come before its end is taken first.
+        if connection.stage == Stage::Connecting || connection.over.is_some() {
             return;
         }
         match connection.channel.flush() {
@@ -204,31 +211,50 @@ impl Peering {
             connection.stage = Stage::Tls;
             return self.flush(token);
         }
+        if connection.has_backlog {
+            // It is read again when that was taken, in the turns of those that have some.
+            return self.flush(token);
+        }
         let received = connection.channel.receive();
         if received == Ok(true) {
             connection.last_heard = self.now;
         }
+        connection.over = match received {
+            Err(why) => Some(why),
+            Ok(_) => connection.channel.has_ended().then_some(Why::Lost),
+        };
+        self.take_turn(token);
+    }
+
+    /// Takes what has come, as much as one turn allows.
+    pub(super) fn take_turn(&mut self, token: u64) {
         // What came before an error counts, and may say more.
         if let Err(why) = self.take_frames(token) {
             let farewell = (Kind::Bye, Vec::new());
             let farewell = self.is_up(token).then_some(farewell);
             return self.finish(token, why, farewell);
         }
-        if let Err(why) = received {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        if connection.has_backlog {
+            self.backlog.push(token);
+        } else if let Some(why) = connection.over.take() {
             return self.finish(token, why, None);
-        }
-        let ended = self.connections.get(&token);
-        if ended.is_some_and(|connection| connection.channel.has_ended()) {
-            return self.finish(token, Why::Lost, None);
         }
         self.flush(token);
     }
 
     fn take_frames(&mut self, token: u64) -> Result<(), Why> {
+        let mut messages = 0;
         loop {
             let Some(connection) = self.connections.get_mut(&token) else {
                 return Ok(());
             };
+            connection.has_backlog = messages == MESSAGES_PER_TURN_MAX;
+            if connection.has_backlog {
+                return Ok(());
+            }
             if connection.stage == Stage::Tls {
                 if !connection.channel.is_ready()? {
                     return Ok(());
@@ -240,6 +266,7 @@ impl Peering {
                 return Ok(());
             };
             if connection.stage == Stage::Up {
+                messages += 1;
                 self.on_session_frame(token, kind, body)?;
             } else {
                 self.on_handshake_frame(token, kind, &body)?;

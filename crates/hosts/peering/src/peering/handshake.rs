@@ -370,6 +370,10 @@ impl Peering {
         let Some(who) = connection.who.clone() else {
             return;
         };
+        // TLS is set up where a session begins.
+        let Ok(binding) = connection.channel.binding() else {
+            return;
+        };
         connection.stage = Stage::Up;
         connection.limit = limit;
         connection.since = now;
@@ -391,6 +395,7 @@ impl Peering {
             address: remote,
             version: who.version,
             software: who.software,
+            binding,
         });
         self.places.found(remote.ip(), token);
         for address in self.places.with(Place::Asking(token)) {

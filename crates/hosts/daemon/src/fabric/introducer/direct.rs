@@ -12,7 +12,7 @@
 //! instant, and their addresses are each other's.
 
 use super::{Action, Announced, End, Introducer, PeerName, Programs, Progress};
-use crate::fabric::window::{DirectLane, Ended, Loan, Seat};
+use crate::fabric::window::{DirectLane, Ended, Loan, Seat, SlotProof};
 use crate::fabric::words::{Token, Word};
 use crate::matching::ClientId;
 
@@ -42,6 +42,8 @@ pub trait Windowed {
     }
     /// A peer says that it has a slot.
     fn heard_seat(&mut self, _peer: &PeerName, _seat: Seat) {}
+    /// A peer says what proves that.
+    fn heard_proof(&mut self, _peer: &PeerName, _proof: SlotProof) {}
     /// Whether connections of this program with that peer can lie in a window.
     fn may_share(&self, _client: ClientId, _peer: &PeerName) -> bool {
         false
@@ -152,6 +154,7 @@ impl Introducer {
     ) {
         match word {
             Word::Seat(seat) => programs.heard_seat(name, seat),
+            Word::Proof(proof) => programs.heard_proof(name, proof),
             Word::Want {
                 yours,
                 mine,

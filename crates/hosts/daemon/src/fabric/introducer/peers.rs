@@ -10,6 +10,7 @@ use sluice_fabric::wire::LinkId;
 use sluice_peering::config::Network;
 
 use super::direct::Stage;
+use super::links::LinkNumbers;
 use super::{Action, Introducer, PeerName, Programs, Progress};
 use crate::fabric::carrier::Command;
 use crate::fabric::traffic::Traffic;
@@ -18,9 +19,16 @@ use crate::fabric::words::{Life, NUMBERS_VERSION, SEVERAL_VERSION, Token, Word};
 /// Time between a link's failure and the next attempt; it doubles up to the maximum.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Time between two queue pairs in one place, however often the peer asks for another one. Shorter than [`RETRY`]:
+/// a peer that keeps to that does not wait.
+const MAKE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Addresses of one peer.
 const ADDRESSES_MAX: usize = 64;
+
+/// Peers that are remembered, with a session or without. Of those without one the longest gone is forgotten: a
+/// host that has the common key can have many names.
+pub(super) const PEERS_MAX: usize = 4 * sluice_peering::limits::SESSIONS_MAX;
 
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -32,6 +40,8 @@ pub(super) struct Peer {
     /// It has a control connection.
     pub(super) is_up: bool,
     pub(super) absent_since: Option<Instant>,
+    /// Said in this session.
+    has_said_hello: bool,
     pub(super) life: Option<Life>,
     /// The last one that it had, whatever became of it.
     pub(super) last_life: Option<Life>,
@@ -49,6 +59,8 @@ pub(super) struct Peer {
     pub(super) compares_numbers: bool,
     /// It was said that it does not.
     pub(super) is_known_as_old: bool,
+    /// Questions of it that wait for an answer.
+    pub(super) questions: usize,
     /// The log has said that one of the two daemons alone can read sequence numbers.
     pub(super) is_known_as_unlike: bool,
 }
@@ -58,6 +70,12 @@ pub(super) struct Peer {
 struct QueuePair {
     /// How many were made in its place so far; 0: none.
     attempt: u32,
+    /// The carrier was told to make one, and has not answered yet.
+    is_being_made: bool,
+    /// The next one is not made before, however often the peer asks for it.
+    not_before: Option<Instant>,
+    /// The attempt that the carrier was told to connect.
+    connected: u32,
     /// The peer's one of the present attempt, until ours is made.
     theirs: Option<sluice_rdma::Endpoint>,
     is_connected: bool,
@@ -74,6 +92,9 @@ impl Default for QueuePair {
     fn default() -> Self {
         Self {
             attempt: 0,
+            is_being_made: false,
+            not_before: None,
+            connected: 0,
             theirs: None,
             is_connected: false,
             is_proven: false,
@@ -161,26 +182,28 @@ impl Introducer {
     /// There is a control connection of this version with a peer.
     pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>, version: u16) {
         let (life, carriers) = (self.life, self.carriers);
-        let peer = self.peers.entry(name.clone()).or_insert_with(|| {
-            let link = LinkId(self.next_link);
-            self.next_link += 1;
-            Peer {
-                own: life,
-                addresses: Vec::new(),
-                is_up: false,
-                absent_since: None,
-                life: None,
-                last_life: None,
-                link,
-                queue_pairs: (0..carriers).map(|_| QueuePair::default()).collect(),
-                theirs_max: 1,
-                agreed: 1,
-                speaks_of_several: false,
-                compares_numbers: false,
-                is_known_as_old: false,
-                is_known_as_unlike: false,
-            }
+        if !self.peers.contains_key(name) {
+            self.make_room_for_peer();
+        }
+        let peer = self.peers.entry(name.clone()).or_insert_with(|| Peer {
+            own: life,
+            addresses: Vec::new(),
+            is_up: false,
+            absent_since: None,
+            has_said_hello: false,
+            life: None,
+            last_life: None,
+            link: self.links.take(),
+            queue_pairs: (0..carriers).map(|_| QueuePair::default()).collect(),
+            theirs_max: 1,
+            agreed: 1,
+            speaks_of_several: false,
+            compares_numbers: false,
+            is_known_as_old: false,
+            is_known_as_unlike: false,
+            questions: 0,
         });
+        peer.has_said_hello = false;
         // Until it says otherwise, before it says hello.
         peer.theirs_max = 1;
         peer.speaks_of_several = version >= SEVERAL_VERSION;
@@ -197,6 +220,21 @@ impl Introducer {
             self.say(name, Word::QueuePairs { count });
         }
         self.say(name, Word::Hello { life });
+    }
+
+    /// Forgets the peer that has been gone for longest where there are too many.
+    fn make_room_for_peer(&mut self) {
+        while self.peers.len() >= PEERS_MAX {
+            let gone = self.peers.iter().filter(|(_, peer)| !peer.is_up);
+            let oldest = gone.min_by_key(|(_, peer)| peer.absent_since);
+            let Some(name) = oldest.map(|(name, _)| name.clone()) else {
+                return;
+            };
+            if let Some(peer) = self.peers.remove(&name) {
+                self.actions.extend(peer.lose_link(&mut self.links));
+            }
+            self.actions.push(Action::Forget(name));
+        }
     }
 
     /// So many queue pairs the peer can have with this host.
@@ -237,7 +275,7 @@ impl Introducer {
             peer.absent_since = Some(now);
         }
         // Said again when the peer comes back.
-        self.foreign.retain(|_, (from, _, _)| from != name);
+        self.foreign.peer_down(name);
         for end in self.ends.values_mut() {
             if end.peer.as_ref() != Some(name) {
                 continue;
@@ -251,14 +289,25 @@ impl Introducer {
         }
     }
 
-    pub(super) fn hello(&mut self, name: &PeerName, life: Life, programs: &mut dyn Programs) {
+    pub(super) fn hello(
+        &mut self,
+        name: &PeerName,
+        life: Life,
+        programs: &mut dyn Programs,
+        now: Instant,
+    ) {
         let Some(peer) = self.peers.get_mut(name) else {
             return;
         };
+        // A daemon has one life, and says it once. Each other one would cost a link.
+        if std::mem::replace(&mut peer.has_said_hello, true) {
+            tracing::debug!(peer = %name, "{name} says hello again");
+            return;
+        }
         let own = peer.own;
         if peer.life.is_some_and(|former| former != life) {
             // Another daemon, which knows nothing of the lanes with the one before.
-            self.actions.extend(peer.forget_life(&mut self.next_link));
+            self.actions.extend(peer.forget_life(&mut self.links));
         }
         peer.agreed = peer.theirs_max.min(peer.queue_pairs.len());
         peer.life = Some(life);
@@ -268,7 +317,7 @@ impl Introducer {
         for at in 0..peer.agreed {
             peer.queue_pairs[at].retry = RETRY;
             if own.0 > life.0 && !peer.queue_pairs[at].is_connected {
-                self.actions.extend(peer.make_link(at));
+                self.actions.extend(peer.make_link(at, now));
             }
         }
         if is_successor {
@@ -306,6 +355,7 @@ impl Introducer {
         at: u8,
         attempt: u32,
         endpoint: sluice_rdma::Endpoint,
+        now: Instant,
     ) {
         let at = usize::from(at);
         let Some(peer) = self.peers.get_mut(name) else {
@@ -321,7 +371,8 @@ impl Introducer {
         }
         let queue_pair = &mut peer.queue_pairs[at];
         if own.0 > life.0 {
-            if attempt == queue_pair.attempt {
+            if attempt == queue_pair.attempt && queue_pair.connected != attempt {
+                queue_pair.connected = attempt;
                 queue_pair.is_connected = true;
                 let connect = Command::ConnectLink { link, endpoint };
                 self.actions.push(Action::Carry(at, connect));
@@ -330,7 +381,7 @@ impl Introducer {
             queue_pair.attempt = attempt - 1;
             queue_pair.is_connected = false;
             queue_pair.theirs = Some(endpoint);
-            self.actions.extend(peer.make_link(at));
+            self.actions.extend(peer.make_link(at, now));
         }
     }
 
@@ -357,6 +408,7 @@ impl Introducer {
         let Some(queue_pair) = peer.and_then(|peer| peer.queue_pairs.get_mut(at)) else {
             return;
         };
+        queue_pair.is_being_made = false;
         if queue_pair.attempt != attempt {
             return;
         }
@@ -405,6 +457,7 @@ impl Introducer {
         } else {
             tracing::debug!(peer = %name, reason = why, "{which}the link to {name} failed again: {why}");
         }
+        queue_pair.is_being_made = false;
         queue_pair.is_connected = false;
         queue_pair.losses += 1;
         queue_pair.failure = Some(why.to_owned());
@@ -423,10 +476,23 @@ impl Peer {
         self.addresses.iter().any(|it| it.contains(address))
     }
 
-    /// Another queue pair in this place, if there is one.
-    fn make_link(&mut self, at: usize) -> Option<Action> {
+    /// Another queue pair in this place, if there is one. At once, or as soon as it is time.
+    fn make_link(&mut self, at: usize, now: Instant) -> Option<Action> {
         let link = self.link;
         let queue_pair = self.queue_pairs.get_mut(at)?;
+        let not_before = queue_pair.not_before.filter(|at| *at > now);
+        if queue_pair.is_being_made || not_before.is_some() {
+            let due = not_before.unwrap_or(now + queue_pair.retry);
+            if not_before.is_none() {
+                // The carrier stands still, or has ended.
+                queue_pair.retry = (2 * queue_pair.retry).min(RETRY_MAX);
+            }
+            queue_pair.retry_at = Some(queue_pair.retry_at.map_or(due, |at| at.min(due)));
+            return None;
+        }
+        queue_pair.is_being_made = true;
+        queue_pair.not_before = Some(now + MAKE_INTERVAL);
+        queue_pair.retry_at = None;
         queue_pair.attempt += 1;
         queue_pair.is_proven = false;
         let command = Command::MakeLink {
@@ -448,8 +514,7 @@ impl Peer {
         for at in 0..self.queue_pairs.len() {
             let queue_pair = &mut self.queue_pairs[at];
             if queue_pair.retry_at.take_if(|due| *due <= now).is_some() && self.is_up {
-                queue_pair.theirs = None;
-                actions.extend(self.make_link(at));
+                actions.extend(self.make_link(at, now));
             }
         }
         actions
@@ -472,20 +537,27 @@ impl Peer {
     }
 
     /// Its daemon is gone for good: the next one gets another link. What the carriers are told.
-    pub(super) fn forget_life(&mut self, next_link: &mut u32) -> Vec<Action> {
-        let link = self.link;
-        let lose = |at| Action::Carry(at, Command::LoseLink { link });
-        let actions = (0..self.queue_pairs.len()).map(lose).collect();
+    pub(super) fn forget_life(&mut self, links: &mut LinkNumbers) -> Vec<Action> {
+        let actions = self.lose_link(links);
         self.life = None;
         for queue_pair in &mut self.queue_pairs {
             queue_pair.attempt = 0;
+            queue_pair.is_being_made = false;
+            queue_pair.connected = 0;
             queue_pair.theirs = None;
             queue_pair.is_connected = false;
             queue_pair.retry_at = None;
         }
-        self.link = LinkId(*next_link);
-        *next_link += 1;
+        self.link = links.take();
         actions
+    }
+
+    /// The carriers give its link up, which has no number any more.
+    fn lose_link(&self, links: &mut LinkNumbers) -> Vec<Action> {
+        let link = self.link;
+        links.give_up(link);
+        let lose = |at| Action::Carry(at, Command::LoseLink { link });
+        (0..self.queue_pairs.len()).map(lose).collect()
     }
 }
 

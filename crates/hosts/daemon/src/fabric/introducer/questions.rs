@@ -6,8 +6,8 @@ use super::{Announced, Introducer, PeerName, Programs, Progress, Tuple};
 use crate::fabric::words::{Token, Word};
 use crate::namespace::Numbers;
 
-/// Questions of peers that wait for an answer; who gets none asks again.
-pub(super) const QUESTIONS_MAX: usize = 4096;
+/// Questions of one peer that wait for an answer; who gets none asks again.
+pub(super) const QUESTIONS_MAX: usize = 1024;
 
 /// A peer's question whether the other end of its one is here.
 #[derive(Debug)]
@@ -37,6 +37,9 @@ impl Introducer {
         let count = count.min(self.questions.len());
         let questions: Vec<Question> = self.questions.drain(..count).collect();
         for question in questions {
+            if let Some(peer) = self.peers.get_mut(&question.from) {
+                peer.questions = peer.questions.saturating_sub(1);
+            }
             let token = self.by_tuple.get(&question.tuple).copied();
             let end = token.and_then(|token| Some((token, self.ends.get(&token)?)));
             match end {
@@ -58,11 +61,11 @@ impl Introducer {
         theirs: Token,
         (tuple, numbers): (Tuple, Option<Numbers>),
     ) {
-        let speaks_for = self
-            .peers
-            .get(name)
-            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
-        if speaks_for && self.questions.len() < QUESTIONS_MAX {
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        if peer.is_at(tuple.local.ip()) && peer.questions < QUESTIONS_MAX {
+            peer.questions += 1;
             self.questions.push(Question {
                 from: name.clone(),
                 theirs,
@@ -78,7 +81,9 @@ impl Introducer {
         };
         if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
             end.is_alone = true;
-            self.alone.push(end.announced);
+            // Without a question nobody waits for it.
+            let is_answer = std::mem::take(&mut end.is_asked_for);
+            self.alone.extend(is_answer.then_some(end.announced));
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::matching::Domain;
 
 mod comparing;
 mod direct;
+mod hostile;
 mod several;
 
 #[derive(Default)]
@@ -54,6 +55,9 @@ struct Daemon {
     /// Who was told each of them.
     carriers: Vec<usize>,
     direct: Vec<GivenDirect>,
+    /// What it takes for the time.
+    now: Instant,
+    version: u16,
 }
 
 impl Daemon {
@@ -81,6 +85,8 @@ impl Daemon {
             commands: Vec::new(),
             carriers: Vec::new(),
             direct: Vec::new(),
+            now: Instant::now(),
+            version,
         }
     }
 
@@ -116,10 +122,18 @@ impl Daemon {
     }
 
     fn hear(&mut self, word: &Word) {
-        let now = Instant::now();
         let name = self.peer.clone();
         self.introducer
-            .heard(&name, &word.encode(), &mut self.parking_tables, now);
+            .heard(&name, &word.encode(), &mut self.parking_tables, self.now);
+    }
+
+    /// The peer has another session, and says this first.
+    fn hear_in_new_session(&mut self, word: &Word) {
+        let (name, now) = (self.peer.clone(), self.now);
+        let addresses = self.introducer.peers[&name].addresses.clone();
+        self.introducer.peer_down(&name, now);
+        self.introducer.peer_up(&name, addresses, self.version);
+        self.hear(word);
     }
 
     /// Does what is to be done, as the carrier would; what is to be said comes back.
@@ -135,12 +149,12 @@ impl Daemon {
             for action in actions {
                 match action {
                     Action::Say(_, word) => words.push(word),
-                    Action::Seek { .. } => {}
+                    Action::Seek { .. } | Action::Forget(_) => {}
                     Action::Drop(_, why) => self.dropped.push(why),
                     Action::Carry(carrier, Command::OpenLane { token, .. }) => {
                         let half = half(token.0 as u32);
                         let report = Report::LaneOpened { token, half };
-                        self.introducer.carried(carrier, report, Instant::now());
+                        self.introducer.carried(carrier, report, self.now);
                     }
                     Action::EndDirect(lane, ended) => {
                         self.parking_tables.2.ended.push((lane, ended))
@@ -273,7 +287,7 @@ fn a_connection_gets_one_lane() {
 #[test]
 fn lanes_of_a_daemon_that_was_started_again_are_given_up() {
     let mut both = two();
-    both[0].hear(&Word::Hello { life: Life(77) });
+    both[0].hear_in_new_session(&Word::Hello { life: Life(77) });
     let _ = both[0].act();
     assert!(
         both[0]

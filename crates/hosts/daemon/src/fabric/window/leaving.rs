@@ -74,8 +74,10 @@ impl Leaving {
     pub fn released(&mut self, name: &PeerName, number: u32, now: Instant) {
         let is_it = |it: &&mut Free| it.is_lender && it.peer == *name && it.piece == number;
         for piece in self.all.iter_mut().filter(is_it) {
-            piece.is_released = true;
-            self.due = now;
+            // A word that is said again has nothing looked at.
+            if !std::mem::replace(&mut piece.is_released, true) {
+                self.due = now;
+            }
         }
     }
 
@@ -259,6 +261,15 @@ mod tests {
         leaving.released(&"b".into(), PAGE as u32, now);
         let free = leaving.take_free(now, false, waits);
         assert!(matches!(&free[..], [it] if it.at == PAGE));
+        // Said again, it changes nothing.
+        let due = leaving.next_deadline();
+        leaving.add(Vec::new(), now);
+        leaving.released(&"b".into(), 0, now);
+        assert!(leaving.take_free(now, false, |_| true).is_empty());
+        let waits = leaving.next_deadline();
+        leaving.released(&"b".into(), 0, now);
+        assert_eq!(leaving.next_deadline(), waits);
+        assert_ne!(due, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sluice_peering::config::window::{WINDOWS_MAX, Window as Choice};
+use sluice_peering::config::window::Window as Choice;
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd;
@@ -26,10 +26,13 @@ use crate::peer::PeerName;
 
 mod leaving;
 pub mod pieces;
+mod slots;
 
 use leaving::Leaving;
 pub use pieces::{DirectLane, Ended, Loan};
 use pieces::{Free, Notice, Pieces, Place};
+pub use slots::SlotProof;
+use slots::{Session, SlotLink};
 
 /// Time between two attempts to get a window, and the longest after some.
 const RETRY: Duration = Duration::from_secs(1);
@@ -59,13 +62,14 @@ pub struct Windows {
     ring_bytes: u32,
     /// The users of programs.
     users: HashMap<ClientId, u32>,
-    /// What peers have said last, for windows of which this host has no slot yet.
-    seats: HashMap<PeerName, Vec<Seat>>,
+    /// What peers have said in their sessions.
+    sessions: HashMap<PeerName, Session>,
     kernel: KernelId,
     /// What peers have said of themselves.
     kernels: HashMap<PeerName, KernelId>,
     pieces: Pieces,
     leaving: Leaving,
+    proofs: Vec<(PeerName, SlotProof)>,
     /// Said beside those of [`Pieces`].
     released: Vec<Notice>,
 }
@@ -95,14 +99,16 @@ struct Held {
     hold: Hold,
     ledger: Ledger,
     /// By slot.
-    links: HashMap<u32, Known>,
+    links: HashMap<u32, SlotLink>,
 }
 
-/// A peer that has said that a slot is its own.
-#[derive(Debug)]
-struct Known {
-    name: PeerName,
-    link: Link,
+/// What has become of a window.
+#[derive(Debug, Default)]
+struct Changes {
+    /// This host has another slot.
+    is_new: bool,
+    /// Slots with which the link has come up.
+    met: Vec<u32>,
 }
 
 impl Windows {
@@ -120,11 +126,12 @@ impl Windows {
             started: Instant::now(),
             ring_bytes: ring_bytes.min(RING_BYTES_MAX),
             users: HashMap::new(),
-            seats: HashMap::new(),
+            sessions: HashMap::new(),
             kernel: kernel_id(),
             kernels: HashMap::new(),
             pieces: Pieces::default(),
             leaving: Leaving::new(),
+            proofs: Vec::new(),
             released: Vec::new(),
         }
     }
@@ -144,15 +151,15 @@ impl Windows {
         let now_ns = self.ns(now);
         self.give_back(now, false);
         let mut is_new = false;
-        for window in &mut self.all {
-            is_new |= window.turn(now, now_ns, &self.name);
+        for at in 0..self.all.len() {
+            let changes = self.all[at].turn(now, now_ns, &self.name);
+            is_new |= changes.is_new;
+            for slot in changes.met {
+                self.met(at, slot);
+            }
         }
         if is_new {
-            let heard = self.seats.iter();
-            let heard = heard.flat_map(|(name, seats)| seats.iter().map(|it| (name.clone(), *it)));
-            for (name, seat) in heard.collect::<Vec<_>>() {
-                self.call_peer(&name, seat);
-            }
+            self.call_all();
         }
         is_new
     }
@@ -174,49 +181,6 @@ impl Windows {
         shared.filter_map(seat).collect()
     }
 
-    /// A peer says that a slot is its own. What it says is believed when it answers in that slot's
-    /// pages, where only who shares the window can.
-    pub fn heard_seat(&mut self, name: &PeerName, seat: Seat) {
-        self.kernels.insert(name.clone(), seat.kernel);
-        let heard = self.seats.entry(name.clone()).or_default();
-        heard.retain(|other| other.id != seat.id);
-        if heard.len() < WINDOWS_MAX {
-            heard.push(seat);
-        }
-        self.call_peer(name, seat);
-    }
-
-    fn call_peer(&mut self, name: &PeerName, seat: Seat) {
-        for window in &mut self.all {
-            let Some(shared) = &mut window.shared else {
-                continue;
-            };
-            let header = *shared.region.header();
-            let Some(held) = &mut shared.held else {
-                continue;
-            };
-            let me = held.hold.slot();
-            let is_other = seat.slot < header.geometry.hosts() && seat.slot != me;
-            if header.id != seat.id || !is_other {
-                continue;
-            }
-            match held.links.get(&seat.slot) {
-                Some(known) if known.name == *name => continue,
-                Some(known) if known.link.is_up() => {
-                    tracing::warn!(peer = %name, "{name} claims slot {} of {}, which {} has", seat.slot, window.choice.path.display(), known.name);
-                    continue;
-                }
-                _ => {}
-            }
-            held.links.retain(|_, known| known.name != *name);
-            if let Some(link) = call(&shared.region, me, seat.slot) {
-                let name = name.clone();
-                held.links.insert(seat.slot, Known { name, link });
-                shared.due = Instant::now();
-            }
-        }
-    }
-
     /// The program's user.
     pub fn program_came(&mut self, client: ClientId, user: u32) {
         self.users.insert(client, user);
@@ -230,7 +194,8 @@ impl Windows {
             let shared = window.shared.as_ref()?;
             let held = shared.held.as_ref()?;
             let mut links = held.links.iter();
-            let (slot, _) = links.find(|(_, it)| it.name == *name && it.link.is_up())?;
+            let is_its = |it: &SlotLink| it.holder.as_ref() == Some(name) && it.link.is_up();
+            let (slot, _) = links.find(|(_, it)| is_its(it))?;
             let place = Place {
                 window: at,
                 own: held.hold.slot(),
@@ -364,7 +329,7 @@ impl Windows {
 
     /// The peer's daemon is another one, or gone for long: nobody says any more what its programs use.
     pub fn peer_lost(&mut self, name: &PeerName) {
-        self.seats.remove(name);
+        self.forget_claims(name);
         self.pieces.peer_lost(name);
         let is_same_kernel = self.kernels.remove(name) == Some(self.kernel);
         self.leaving.peer_lost(name, is_same_kernel);
@@ -430,7 +395,7 @@ impl Windows {
                 slot: held.map(|held| held.hold.slot()),
                 peers: links
                     .filter(|known| known.link.is_up())
-                    .map(|known| known.name.to_string())
+                    .filter_map(|known| known.holder.as_ref().map(ToString::to_string))
                     .collect(),
                 lanes: self.pieces.lanes_in(at),
                 lent_bytes,
@@ -468,7 +433,7 @@ pub struct WindowReport {
 }
 
 impl Window {
-    fn turn(&mut self, now: Instant, now_ns: u64, name: &str) -> bool {
+    fn turn(&mut self, now: Instant, now_ns: u64, name: &str) -> Changes {
         if self.shared.is_none() && self.retry_at.is_some_and(|at| at <= now) {
             match open(&self.choice.path, name) {
                 Ok(shared) => {
@@ -487,10 +452,10 @@ impl Window {
             }
         }
         let Some(shared) = &mut self.shared else {
-            return false;
+            return Changes::default();
         };
         if shared.due > now {
-            return false;
+            return Changes::default();
         }
         shared.due = now + Duration::from_nanos(BEAT_NS);
         shared.turn(now, now_ns, &self.choice.path, name)
@@ -504,7 +469,8 @@ impl Shared {
         start..start + bytes
     }
 
-    fn turn(&mut self, now: Instant, now_ns: u64, path: &Path, name: &str) -> bool {
+    fn turn(&mut self, now: Instant, now_ns: u64, path: &Path, name: &str) -> Changes {
+        let mut changes = Changes::default();
         let path = path.display();
         if let Some(claim) = &mut self.claim {
             return match claim.poll(&self.region, now_ns) {
@@ -518,17 +484,18 @@ impl Shared {
                         ledger,
                         links: HashMap::new(),
                     });
-                    true
+                    changes.is_new = true;
+                    changes
                 }
                 Claimed::Wait { until_ns } => {
                     let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns));
                     self.due = now + wait.max(Duration::from_millis(1));
-                    false
+                    changes
                 }
             };
         }
         let Some(held) = &mut self.held else {
-            return false;
+            return changes;
         };
         if held.hold.beat(&self.region).is_err() {
             // Stopped for too long. What was lent stays so in the ledger that the next holder finds.
@@ -536,22 +503,21 @@ impl Shared {
             self.held = None;
             self.claim = claim(name);
             self.due = now;
-            return false;
+            return changes;
         }
         let me = held.hold.slot();
         let view = self.region.view(me);
         for (slot, known) in &mut held.links {
             known.link.beat(&view);
-            let name = &known.name;
             match known.link.poll(&view, now_ns) {
-                Some(Event::Up { .. }) => {
-                    tracing::info!(peer = %name, "{name} shares the window {path}");
-                }
+                Some(Event::Up { .. }) => changes.met.push(*slot),
                 Some(Event::OtherVersion(version)) => {
-                    tracing::warn!(peer = %name, "{name} uses the window {path} by version {version}");
+                    tracing::warn!("slot {slot} of the window {path} is used by version {version}");
                 }
                 Some(Event::Down(why)) => {
-                    tracing::info!(peer = %name, reason = %why, "{name}, window {path}: {why}");
+                    if let Some(name) = known.holder.take() {
+                        tracing::info!(peer = %name, reason = %why, "{name}, window {path}: {why}");
+                    }
                     if let Some(link) = call(&self.region, me, *slot) {
                         known.link = link;
                     }
@@ -559,7 +525,7 @@ impl Shared {
                 None => {}
             }
         }
-        false
+        changes
     }
 }
 

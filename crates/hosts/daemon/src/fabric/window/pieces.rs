@@ -134,9 +134,19 @@ struct Piece {
 #[derive(Debug, Default)]
 pub struct Pieces {
     all: HashMap<u32, Piece>,
+    by_peer: HashMap<PeerName, OfPeer>,
     next: u32,
     notices: Vec<Notice>,
     free: Vec<Free>,
+}
+
+/// Numbers of the pieces with a peer whose daemon says what its programs use.
+#[derive(Debug, Default)]
+struct OfPeer {
+    /// By the number of its program.
+    lent: HashMap<u32, Vec<u32>>,
+    /// By its own number of the piece.
+    borrowed: HashMap<u32, u32>,
 }
 
 impl Piece {
@@ -191,6 +201,48 @@ impl Pieces {
         }
     }
 
+    /// A new piece, and its number.
+    fn add(&mut self, piece: Piece) -> u32 {
+        let number = self.number();
+        let of_peer = self.by_peer.entry(piece.peer.clone()).or_default();
+        if piece.is_lender {
+            of_peer.lent.entry(piece.theirs).or_default().push(number);
+        } else {
+            of_peer.borrowed.insert(piece.theirs, number);
+        }
+        self.all.insert(number, piece);
+        number
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Piece> {
+        let piece = self.all.remove(&number)?;
+        // The numbers of an orphan may be those of another piece now.
+        if let Some(of_peer) = self.by_peer.get_mut(&piece.peer) {
+            if !piece.is_lender {
+                let is_it = of_peer.borrowed.get(&piece.theirs) == Some(&number);
+                is_it.then(|| of_peer.borrowed.remove(&piece.theirs));
+            } else if let Some(lent) = of_peer.lent.get_mut(&piece.theirs) {
+                lent.retain(|it| *it != number);
+                if lent.is_empty() {
+                    of_peer.lent.remove(&piece.theirs);
+                }
+            }
+        }
+        Some(piece)
+    }
+
+    /// Numbers of the pieces that were lent to this program of a peer.
+    fn lent_to(&self, name: &PeerName, theirs: u32) -> Vec<u32> {
+        let of_peer = self.by_peer.get(name);
+        let lent = of_peer.and_then(|it| it.lent.get(&theirs));
+        lent.cloned().unwrap_or_default()
+    }
+
+    /// The number of the piece that a peer has lent by this number.
+    fn borrowed_from(&self, name: &PeerName, theirs: u32) -> Option<u32> {
+        self.by_peer.get(name)?.borrowed.get(&theirs).copied()
+    }
+
     /// See [`super::Windows::lend`].
     pub fn lend(
         &mut self,
@@ -200,18 +252,18 @@ impl Pieces {
         (client, peer, theirs): (ClientId, &PeerName, u32),
         ring_bytes: u32,
     ) -> Option<DirectLane> {
-        let is_theirs = |piece: &Piece| {
-            piece.is_lender
-                && !piece.is_widowed
-                && !piece.is_orphan
-                && (piece.client, piece.theirs) == (client, theirs)
-                && (&piece.peer, piece.place) == (peer, place)
+        let mut same = self.lent_to(peer, theirs);
+        same.retain(|number| {
+            let piece = self.all.get(number);
+            piece.is_some_and(|it| !it.is_widowed && (it.client, it.place) == (client, place))
+        });
+        let has_room = |number: &&u32| {
+            let piece = self.all.get(*number);
+            piece.is_some_and(|piece| piece.free_lane().is_some())
         };
-        let mut same = self.all.iter().filter(|(_, piece)| is_theirs(piece));
-        let count = same.clone().count();
-        let with_room = same.find(|(_, piece)| piece.free_lane().is_some());
-        let number = match with_room.map(|(number, _)| *number) {
-            Some(number) => number,
+        let count = same.len();
+        let number = match same.iter().find(has_room) {
+            Some(number) => *number,
             None => {
                 let wanted = PIECE_LANES[count.min(PIECE_LANES.len() - 1)];
                 // Few are better than none.
@@ -223,11 +275,8 @@ impl Pieces {
                 })?;
                 // Ready lines, and the headers of lanes: others had the pages before.
                 zero(view, place, at, 0, geometry.ring_offset(0, 0));
-                let number = self.number();
                 let lent = (peer.clone(), theirs, true);
-                let piece = Piece::new((place, at.0, geometry), client, lent);
-                self.all.insert(number, piece);
-                number
+                self.add(Piece::new((place, at.0, geometry), client, lent))
             }
         };
         let piece = self.all.get_mut(&number)?;
@@ -271,16 +320,15 @@ impl Pieces {
         if !is_inside || !loan.at.is_multiple_of(PAGE_BYTES) || loan.lane >= loan.lanes {
             return Err("lends memory outside of its slot");
         }
-        let theirs = |piece: &Piece| !piece.is_lender && piece.peer == *peer && !piece.is_orphan;
-        let mut all = self.all.iter();
-        let known = all.find(|(_, piece)| theirs(piece) && piece.theirs == loan.piece);
+        let number = self.borrowed_from(peer, loan.piece);
+        let known = number.and_then(|number| Some((number, self.all.get(&number)?)));
         let number = match known {
             Some((number, piece)) => {
                 let same = (piece.place, piece.at, piece.geometry, piece.client);
                 if same != (place, loan.at, geometry, client) {
                     return Err("lends one piece of memory twice");
                 }
-                *number
+                number
             }
             None => {
                 let overlaps = |piece: &Piece| {
@@ -288,18 +336,16 @@ impl Pieces {
                         && piece.at < loan.at + geometry.chunk_bytes()
                         && loan.at < piece.at + piece.bytes()
                 };
-                let all = self.all.values().filter(|piece| theirs(piece));
-                if all.clone().any(overlaps) {
+                // Of whichever peer: who had the slot before has lent what its holder cannot lend now.
+                if { self.all.values() }.any(|piece| !piece.is_lender && overlaps(piece)) {
                     return Err("lends memory that lies in another piece");
                 }
-                if all.count() >= BORROWED_MAX {
+                let of_peer = self.by_peer.get(peer);
+                if of_peer.is_some_and(|it| it.borrowed.len() >= BORROWED_MAX) {
                     return Err("lends too many pieces of memory");
                 }
-                let number = self.number();
                 let borrowed = (peer.clone(), loan.piece, false);
-                let piece = Piece::new((place, loan.at, geometry), client, borrowed);
-                self.all.insert(number, piece);
-                number
+                self.add(Piece::new((place, loan.at, geometry), client, borrowed))
             }
         };
         let piece = self.all.get_mut(&number).ok_or("")?;
@@ -386,9 +432,7 @@ impl Pieces {
     }
 
     pub fn foreign_gone(&mut self, name: &PeerName, theirs: u32) {
-        let is_its =
-            |piece: &Piece| piece.is_lender && (&piece.peer, piece.theirs) == (name, theirs);
-        for number in self.numbers(is_its) {
+        for number in self.lent_to(name, theirs) {
             if let Some(piece) = self.all.get_mut(&number) {
                 piece.is_widowed = true;
             }
@@ -397,10 +441,7 @@ impl Pieces {
     }
 
     pub fn withdrawn(&mut self, name: &PeerName, number: u32) {
-        let is_it = |piece: &Piece| {
-            !piece.is_lender && !piece.is_orphan && (&piece.peer, piece.theirs) == (name, number)
-        };
-        for number in self.numbers(is_it) {
+        if let Some(number) = self.borrowed_from(name, number) {
             if let Some(piece) = self.all.get_mut(&number) {
                 piece.is_widowed = true;
             }
@@ -409,6 +450,7 @@ impl Pieces {
     }
 
     pub fn peer_lost(&mut self, name: &PeerName) {
+        self.by_peer.remove(name);
         for number in self.numbers(|piece| piece.peer == *name) {
             if let Some(piece) = self.all.get_mut(&number) {
                 piece.is_orphan = true;
@@ -435,7 +477,7 @@ impl Pieces {
         if !is_done {
             return;
         }
-        let Some(piece) = self.all.remove(&number) else {
+        let Some(piece) = self.remove(number) else {
             return;
         };
         if piece.given {

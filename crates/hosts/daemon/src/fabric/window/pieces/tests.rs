@@ -317,3 +317,36 @@ fn what_was_borrowed_is_looked_after_until_nobody_here_has_it_mapped() {
     let free = pieces.take_free();
     assert!(matches!(&free[..], [it] if !it.is_lender && it.piece == 5 && it.slot() == 1));
 }
+
+/// Who had the slot before has lent what its holder cannot lend now, and no two peers hold one slot.
+#[test]
+fn memory_that_one_peer_has_lent_is_lent_by_no_other_one() {
+    let region = region();
+    let mut pieces = Pieces::default();
+    let slots = region.header().geometry;
+    let (heap, _) = slots.heap();
+    let loan = |piece, at| Loan {
+        window: region.header().id,
+        piece,
+        at: heap + at,
+        lanes: 1,
+        ring_bytes: RING,
+        lane: 0,
+    };
+    let (b, m) = ("b".into(), "m".into());
+    let place = place(&region);
+    let first = pieces.borrow(&slots, place, (CLIENT, &b), &loan(1, PAGE_BYTES));
+    assert!(first.is_ok());
+    for is_lost in [false, true] {
+        if is_lost {
+            pieces.peer_lost(&b);
+        }
+        for at in [0, PAGE_BYTES] {
+            let lie = pieces.borrow(&slots, place, (CLIENT, &m), &loan(9, at));
+            assert_eq!(lie, Err("lends memory that lies in another piece"));
+        }
+    }
+    let far = 64 * PAGE_BYTES;
+    let other = pieces.borrow(&slots, place, (CLIENT, &m), &loan(9, far));
+    assert!(other.is_ok());
+}
