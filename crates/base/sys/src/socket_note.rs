@@ -20,7 +20,7 @@ pub const NUMBER_MAX: u32 = !OURS - 1;
 /// What the socket has without a note: the limit of its network namespace.
 const NOTHING: u32 = 0;
 
-/// A thread of this process has its turn.
+/// A thread of this process has a [`ThreadLock`].
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The number that lies with the socket; `None` if there is none.
@@ -64,12 +64,12 @@ fn set(fd: RawFd, value: u32) -> Result<(), Errno> {
 /// another has locked, and takes all locks of a file from the process by closing any descriptor of it (fcntl(2)). So who
 /// closes one that others may have locked has this meanwhile.
 #[derive(Debug)]
-pub struct Turn(());
+pub struct ThreadLock(());
 
-impl Turn {
+impl ThreadLock {
     /// Does not wait; `None` while another thread has it.
-    pub fn take() -> Option<Turn> {
-        (!TAKEN.swap(true, Ordering::Acquire)).then(|| Turn(()))
+    pub fn take() -> Option<ThreadLock> {
+        (!TAKEN.swap(true, Ordering::Acquire)).then(|| ThreadLock(()))
     }
 
     /// In the child after a fork: the thread that had it is the parent's.
@@ -78,7 +78,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ThreadLock {
     fn drop(&mut self) {
         TAKEN.store(false, Ordering::Release);
     }
@@ -89,7 +89,7 @@ impl Drop for Turn {
 pub struct NoteLock {
     fd: RawFd,
     /// Ends after the lock.
-    _turn: Turn,
+    _thread: ThreadLock,
 }
 
 impl NoteLock {
@@ -98,9 +98,12 @@ impl NoteLock {
     /// # Errors
     /// `EAGAIN` while somebody else has one, and those of fcntl(2).
     pub fn take(fd: RawFd) -> Result<NoteLock, Errno> {
-        let turn = Turn::take().ok_or(Errno::AGAIN)?;
+        let thread = ThreadLock::take().ok_or(Errno::AGAIN)?;
         match lock(fd, libc::F_WRLCK) {
-            Ok(()) => Ok(NoteLock { fd, _turn: turn }),
+            Ok(()) => Ok(NoteLock {
+                fd,
+                _thread: thread,
+            }),
             Err(Errno(libc::EACCES)) => Err(Errno::AGAIN),
             Err(errno) => Err(errno),
         }

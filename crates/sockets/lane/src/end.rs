@@ -48,7 +48,7 @@ use traffic::{EmptyReads, Turnarounds};
 
 pub use crate::counts::Role;
 pub use carry::{Carried, Filler, Sink};
-pub use copies::{close_in_turn, forget_locks};
+pub use copies::{close_beside_copies, forget_locks};
 pub use lane::{Assignment, Place};
 pub use snapshot::EndSnapshot;
 pub use traffic::Traffic;

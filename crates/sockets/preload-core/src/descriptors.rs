@@ -6,7 +6,7 @@ use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
 use crate::{closing, epoll, export, gateway, link, rings, this_process, tracking};
 use core::ffi::{c_int, c_uint};
-use sluice_lane::end::{Role, State, close_in_turn};
+use sluice_lane::end::{Role, State, close_beside_copies};
 use sluice_lane::reason::Reason;
 use sluice_sys::tcp;
 
@@ -199,7 +199,7 @@ pub fn close(fd: c_int) -> c_int {
         forget(fd);
     }
     // SAFETY: the program's own argument.
-    close_in_turn(|| unsafe { (real().close)(fd) })
+    close_beside_copies(|| unsafe { (real().close)(fd) })
 }
 
 /// `close_range`, around the descriptor that is ours.
@@ -218,7 +218,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             return 0;
         }
         // SAFETY: the program's own arguments.
-        close_in_turn(|| unsafe { (real().close_range)(first, last, flags) })
+        close_beside_copies(|| unsafe { (real().close_range)(first, last, flags) })
     };
     match link::hidden_fd().map(|fd| fd as c_uint) {
         Some(hidden) if (first..=last).contains(&hidden) && !only_marks => {
@@ -235,7 +235,7 @@ pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             if below != 0 { below } else { above }
         }
         // SAFETY: the program's own arguments; also the wrong ones, for their error.
-        _ => close_in_turn(|| unsafe { (real().close_range)(first, last, flags) }),
+        _ => close_beside_copies(|| unsafe { (real().close_range)(first, last, flags) }),
     }
 }
 
@@ -279,7 +279,7 @@ pub fn duplicated(fd: c_int, copy: c_int) {
 /// `dup2` and `dup3`, which close what `target` is: `call` makes the copy.
 pub fn replace(fd: c_int, target: c_int, call: impl FnOnce() -> c_int) -> c_int {
     before_replace(fd, target);
-    let copy = close_in_turn(call);
+    let copy = close_beside_copies(call);
     if copy >= 0 && fd != target {
         duplicated(fd, copy);
     }

@@ -16,7 +16,7 @@ use crate::spin::yield_processor;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_shmem::direction::Direction;
 use sluice_sys::errno::Errno;
-use sluice_sys::socket_note::{self, NoteLock, Turn};
+use sluice_sys::socket_note::{self, NoteLock, ThreadLock};
 
 /// How often a lock is asked for that others have. They have it while they copy.
 const LOOKS_MAX: u32 = 10_000;
@@ -131,27 +131,27 @@ impl End {
 /// descriptor of its socket is closed in this process.
 ///
 /// A handler that has interrupted the holder does not wait for it.
-pub fn close_in_turn<R>(close: impl FnOnce() -> R) -> R {
+pub fn close_beside_copies<R>(close: impl FnOnce() -> R) -> R {
     if !HAS_COPIES.load(Ordering::Relaxed) {
         return close();
     }
     let waits = !held::is_any_held();
     held::hold(Kind::Spin);
-    let turn = loop {
-        match Turn::take() {
+    let lock = loop {
+        match ThreadLock::take() {
             None if waits => yield_processor(),
-            turn => break turn,
+            lock => break lock,
         }
     };
     let closed = close();
-    drop(turn);
+    drop(lock);
     held::let_go(Kind::Spin);
     closed
 }
 
 /// To be called in the child after a fork: other threads' locks are the parent's.
 pub fn forget_locks() {
-    Turn::forget_holder();
+    ThreadLock::forget_holder();
 }
 
 fn take_note_lock(fd: i32) -> Result<NoteLock, Errno> {
@@ -197,7 +197,7 @@ mod tests {
             scope.spawn(|| {
                 while closed.load(Ordering::Relaxed) < CLOSED {
                     let copy = socket.try_clone().expect("a duplicate");
-                    close_in_turn(|| drop(copy));
+                    close_beside_copies(|| drop(copy));
                     closed.fetch_add(1, Ordering::Relaxed);
                     yield_processor();
                 }

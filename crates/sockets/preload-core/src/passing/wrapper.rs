@@ -13,7 +13,7 @@ use crate::conn::Conn;
 use crate::real::{errno, set_errno};
 use crate::{descriptors, fds, log, this_process};
 use core::ffi::c_int;
-use sluice_lane::end::close_in_turn;
+use sluice_lane::end::close_beside_copies;
 use sluice_sys::errno::Errno;
 use sluice_sys::holders::{for_each_holder, has_mapped, mapped_at};
 use sluice_sys::sock_diag::Diag;
@@ -94,7 +94,7 @@ pub fn unwrap(fd: c_int, peeked: bool) -> bool {
 
 /// The connection gets the number of its wrapper, and has no other. The process may have had it before.
 fn put_in_place(fd: c_int, connection: Fd) -> Result<(), Errno> {
-    close_in_turn(|| {
+    close_beside_copies(|| {
         let placed = replace(fd, connection.raw());
         drop(connection);
         placed
