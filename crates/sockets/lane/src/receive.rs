@@ -338,10 +338,11 @@ impl<'a> Reader<'a, '_> {
             }
             drop(rx);
             // A call that blocks asks in `sleep`, when polling did not help.
-            if self.request.dontwait {
-                self.end.check_sender(self.fd);
-                self.end.check_reset(self.fd);
+            if self.request.dontwait && self.end.is_remote() {
                 check_carrier();
+                self.end.check_reset(self.fd);
+            } else if self.request.dontwait {
+                self.end.check_sender(self.fd);
             }
             return if self.end.is_write_in_flight(into) {
                 Step::Nothing

@@ -225,30 +225,30 @@ impl Socket {
                 ConnData::parse(&bytes)
             };
         event.owner.done();
-        let accepted = (|| {
+        let prepared = (|| {
             let peer = peer.ok_or(Errno(libc::EPROTO))?;
             let mut channel = ChannelObject::new()?;
             // SAFETY: the event brought the identifier, and nobody else knows it.
             unsafe { cm_calls::migrate(id, &raw mut channel.c)? };
-            let socket = Self::with(self.domain, channel, id, sizes);
-            let mut state = socket.lock();
-            state.open()?;
-            if let Some(stream) = state.stream.as_mut() {
-                stream.connected(&peer);
-                let data = stream.conn_data().emit();
-                let param = conn_param(&data);
-                // SAFETY: the identifier is the request's and `param` lives through the call.
-                unsafe { cm_calls::accept(id, &raw const param)? };
-            }
-            state.phase = Phase::Connected;
-            drop(state);
-            Ok(socket)
+            Ok((peer, channel))
         })();
-        if accepted.is_err() && peer.is_none() {
+        let (peer, channel) = prepared.inspect_err(|_| {
             // SAFETY: nobody else knows the identifier.
             unsafe { cm_calls::rdma_destroy_id(id) };
+        })?;
+        let socket = Self::with(self.domain, channel, id, sizes);
+        let mut state = socket.lock();
+        state.open()?;
+        if let Some(stream) = state.stream.as_mut() {
+            stream.connected(&peer);
+            let data = stream.conn_data().emit();
+            let param = conn_param(&data);
+            // SAFETY: the identifier is the request's and `param` lives through the call.
+            unsafe { cm_calls::accept(id, &raw const param)? };
         }
-        accepted
+        state.phase = Phase::Connected;
+        drop(state);
+        Ok(socket)
     }
 
     fn readable_now(&self) -> bool {

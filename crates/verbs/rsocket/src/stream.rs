@@ -273,8 +273,9 @@ impl Stream {
             Some(Message::Data(len)) => {
                 self.came = self.came.wrapping_add(1);
                 self.received += len as usize;
-                // More than was offered: the peer does not keep to the protocol.
-                if self.received > self.receive.len() {
+                // More than was offered, or more messages: the peer does not keep to the protocol.
+                let is_granted = self.told.wrapping_sub(self.came) <= self.sizes.receive_queue;
+                if self.received > self.receive.len() || !is_granted {
                     self.received = 0;
                     return Err(Errno(libc::EPROTO));
                 }
@@ -293,7 +294,8 @@ impl Stream {
     /// Offers the half of the receive buffer that was read, and grants messages.
     fn tell_peer(&mut self) {
         let half = self.receive.len() / 2;
-        let used = self.sizes.receive_queue - self.told.wrapping_sub(self.came);
+        let granted = self.told.wrapping_sub(self.came);
+        let used = self.sizes.receive_queue.saturating_sub(granted);
         if self.places == 0 || self.peer_table.addr == 0 {
             return;
         }
@@ -351,6 +353,11 @@ impl Stream {
         if self.table.load_last(at + SGE_LEN - 4) > 0 {
             let offered = Buffer::parse(&self.table.read_array(at));
             self.table.write_slice(at, &[0; SGE_LEN]);
+            // The peer may have written to the entry meanwhile.
+            if offered.length == 0 || !offered.is_possible() {
+                self.broken.get_or_insert(Errno(libc::EPROTO));
+                return;
+            }
             self.entry = next;
             self.target = offered;
         }

@@ -41,6 +41,11 @@ impl Buffer {
         bytes
     }
 
+    /// Whether no address in it is beyond the last one there is.
+    pub fn is_possible(&self) -> bool {
+        self.addr.checked_add(u64::from(self.length)).is_some()
+    }
+
     pub fn parse(bytes: &[u8; SGE_LEN]) -> Self {
         let [
             a0,
@@ -98,7 +103,7 @@ impl ConnData {
     }
 
     /// `None` for anything but the private data of an rsocket of this version and byte
-    /// order. Bytes behind it are the padding of the message.
+    /// order, and for memory that cannot be. Bytes behind it are the padding of the message.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<CONN_DATA_LEN>()?;
         if bytes[0] != VERSION || (bytes[1] ^ LOCAL_FLAGS) & FLAG_NETWORK_ORDER != 0 {
@@ -122,8 +127,11 @@ impl ConnData {
             table: buffer(8),
             first: buffer(24),
         };
+        let table_bytes = TABLE_ENTRIES * SGE_LEN + usize::from(data.iomap_count) * IOMAP_LEN;
+        let is_possible =
+            data.table.addr.checked_add(table_bytes as u64).is_some() && data.first.is_possible();
         // There are always two halves of a receive buffer.
-        (data.table.length == TABLE_ENTRIES as u32).then_some(data)
+        (data.table.length == TABLE_ENTRIES as u32 && is_possible).then_some(data)
     }
 }
 
@@ -229,6 +237,28 @@ mod tests {
         bytes[1] ^= 1;
         bytes[0] = 2;
         assert_eq!(ConnData::parse(&bytes), None, "other version");
+        let end = |room| Buffer {
+            addr: u64::MAX - room,
+            ..data.first
+        };
+        let table = |room| ConnData {
+            table: Buffer {
+                length: 2,
+                ..end(room)
+            },
+            ..data
+        };
+        let first = |room| ConnData {
+            first: end(room),
+            ..data
+        };
+        // Two entries of 16 bytes and three of 24; a buffer of 65,536.
+        for possible in [table(104), first(65_536)] {
+            assert_eq!(ConnData::parse(&possible.emit()), Some(possible));
+        }
+        for impossible in [table(103), table(0), first(65_535), first(0)] {
+            assert_eq!(ConnData::parse(&impossible.emit()), None);
+        }
         assert_eq!(Buffer::parse(&buffer(7).emit()), buffer(7));
     }
 }
