@@ -288,6 +288,10 @@ fn atomics_that_are_not_allowed() {
     let mut unknown = atomic(KEY, BASE, add);
     unknown[3] = 7;
     refused(&[&ask(&unknown)], unsupported);
+    let good = atomic(KEY, BASE, add);
+    refused(&[&ask(&good[..good.len() - 1])], Cause::DdpCatastrophic);
+    let long = [&good[..], &[0]].concat();
+    refused(&[&ask(&long)], Cause::Untagged(UntaggedError::TooLong));
 }
 
 #[test]
@@ -310,6 +314,12 @@ fn answers_that_nobody_asked_for() {
             &[&ulpdu(last, answer(0, offset), &vec![0; length])],
             tagged(TaggedError::Bounds),
         );
+    }
+    // A second segment that runs over, with the end of the answer or without.
+    for last in [true, false] {
+        let first = ulpdu(false, answer(0, 0), &[0; 4]);
+        let second = ulpdu(last, answer(0, 4), &[0; 5]);
+        refused(&[&first, &second], tagged(TaggedError::Bounds));
     }
     let response = AtomicResponse { id: 0, original: 1 };
     let kind = Kind::AtomicResponse(at(1, 0));

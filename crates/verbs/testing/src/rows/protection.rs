@@ -34,15 +34,18 @@ enum Wrong {
     OwnKey,
     Below,
     Beyond,
+    /// Address plus length is 2^64.
+    Around,
     DestroyedRegion,
 }
 
-const WRONG: [Wrong; 6] = [
+const WRONG: [Wrong; 7] = [
     Wrong::Key,
     Wrong::LowByteOfTheKey,
     Wrong::OwnKey,
     Wrong::Below,
     Wrong::Beyond,
+    Wrong::Around,
     Wrong::DestroyedRegion,
 ];
 
@@ -74,6 +77,7 @@ fn try_what_is_forbidden(side: &mut Side) {
                 Wrong::OwnKey => wr.rkey = end.mr.rkey(),
                 Wrong::Below => wr.remote_addr -= 8,
                 Wrong::Beyond => wr.remote_addr += (LEN - len + 8) as u64,
+                Wrong::Around => wr.remote_addr = (len as u64).wrapping_neg(),
                 Wrong::DestroyedRegion => side.meet(),
             }
             // Behind the bad one, what would be allowed.
