@@ -191,6 +191,19 @@ fn pieces_inline_bytes_and_length_have_limits() {
         a.post_send(&write(&world, &huge, 0)),
         Err(Error::MessageTooLong)
     );
+    // Together 2^32, and one more than that.
+    for last in [1 << 30, (1 << 30) + 1] {
+        let sizes = [1 << 30, 1 << 30, 1 << 30, last];
+        let pieces = sizes.map(|length| world.memory.sge(0, length));
+        assert_eq!(
+            a.post_send(&write(&world, &pieces, 0)),
+            Err(Error::MessageTooLong)
+        );
+    }
+    let together = [32, 33].map(|length| world.memory.sge(0, length));
+    let mut wr = write(&world, &together, 0);
+    wr.flags |= send_flags::INLINE;
+    assert_eq!(a.post_send(&wr), Err(Error::InlineTooLong));
     assert_eq!(
         drain(&world.cq).len(),
         2,
