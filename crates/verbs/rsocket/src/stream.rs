@@ -202,6 +202,17 @@ impl Stream {
         message: Option<Message>,
         wr_id: u64,
     ) -> Result<(), Errno> {
+        self.post_word(from, inline, to, message.map(Message::emit), wr_id)
+    }
+
+    fn post_word(
+        &mut self,
+        from: Option<(u64, u32, u32)>,
+        inline: bool,
+        to: (u64, u32),
+        word: Option<u32>,
+        wr_id: u64,
+    ) -> Result<(), Errno> {
         let mut sge = from.map_or(
             ibv_sge {
                 addr: 0,
@@ -216,9 +227,9 @@ impl Stream {
         wr.sg_list = &raw mut sge;
         wr.num_sge = i32::from(from.is_some());
         wr.opcode = IBV_WR_RDMA_WRITE;
-        if let Some(message) = message {
+        if let Some(word) = word {
             wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-            wr.imm_data = message.emit().to_be();
+            wr.imm_data = word.to_be();
         }
         wr.send_flags = IBV_SEND_SIGNALED | if inline { IBV_SEND_INLINE } else { 0 };
         wr.wr.rdma = send_wr_rdma {
@@ -608,3 +619,6 @@ impl Drop for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod liars;

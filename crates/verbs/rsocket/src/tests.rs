@@ -17,14 +17,14 @@ const PATIENCE_MS: c_int = 60_000;
 
 /// What a socket is given before it is connected.
 #[derive(Clone, Copy, Default)]
-struct Buffers {
+pub(crate) struct Buffers {
     /// Bytes of the send and of the receive buffer.
-    bytes: Option<c_int>,
+    pub bytes: Option<c_int>,
     /// Messages that the other side may send ahead.
-    receives: Option<c_int>,
+    pub receives: Option<c_int>,
 }
 
-struct Socket(c_int);
+pub(crate) struct Socket(pub c_int);
 
 impl Drop for Socket {
     fn drop(&mut self) {
@@ -52,7 +52,7 @@ fn new_socket(buffers: Buffers) -> Socket {
 }
 
 /// Two connected sockets.
-fn pair(buffers: Buffers) -> (Socket, Socket) {
+pub(crate) fn pair(buffers: Buffers) -> (Socket, Socket) {
     const LEN: socklen_t = size_of::<sockaddr_in>() as socklen_t;
     // SAFETY: all zeros is a valid address.
     let mut address: sockaddr_in = unsafe { std::mem::zeroed() };
@@ -90,7 +90,7 @@ fn pair(buffers: Buffers) -> (Socket, Socket) {
     (client.join().expect("it connects"), Socket(server))
 }
 
-fn wait(socket: &Socket, events: i16) -> i16 {
+pub(crate) fn wait(socket: &Socket, events: i16) -> i16 {
     let mut item = pollfd {
         fd: socket.0,
         events,
@@ -102,7 +102,7 @@ fn wait(socket: &Socket, events: i16) -> i16 {
     item.revents
 }
 
-fn send(socket: &Socket, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
+pub(crate) fn send(socket: &Socket, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
     let flags = flags | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes live through the call.
     let sent = unsafe { rsend(socket.0, bytes.as_ptr().cast(), bytes.len(), flags) };
@@ -110,7 +110,7 @@ fn send(socket: &Socket, bytes: &[u8], flags: c_int) -> Result<usize, c_int> {
 }
 
 /// Receives at most so many bytes, once there are some or the end.
-fn receive(socket: &Socket, most: usize, flags: c_int) -> Result<Vec<u8>, c_int> {
+pub(crate) fn receive(socket: &Socket, most: usize, flags: c_int) -> Result<Vec<u8>, c_int> {
     if flags & libc::MSG_DONTWAIT == 0 {
         wait(socket, libc::POLLIN);
     }
@@ -121,7 +121,7 @@ fn receive(socket: &Socket, most: usize, flags: c_int) -> Result<Vec<u8>, c_int>
     Ok(bytes)
 }
 
-fn receive_exactly(socket: &Socket, count: usize) -> Vec<u8> {
+pub(crate) fn receive_exactly(socket: &Socket, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {
         let more = receive(socket, count - all.len(), 0).expect("the connection is there");
