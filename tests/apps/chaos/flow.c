@@ -49,8 +49,7 @@ int call_failed(struct flow *flow, bool sends)
         return WAS_INTERRUPTED;
     }
     count(error == EPIPE ? BROKEN_PIPE : RESET);
-    /* A reset behind the peer's FIN is EPIPE, for reads too (Linux, tcp_reset). */
-    bool is_an_end = error == ECONNRESET || error == ENOTCONN || error == EPIPE;
+    bool is_an_end = error == ECONNRESET || error == ENOTCONN || (error == EPIPE && sends);
     if (!is_an_end || !is_cut(flow->connection))
         violation("ERROR", flow->connection, direction, "%s: %s; offered %llu, sent %llu, received %llu", call,
                   strerror(error), (unsigned long long)d->offered, (unsigned long long)d->sent,
