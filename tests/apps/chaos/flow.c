@@ -49,7 +49,10 @@ int call_failed(struct flow *flow, bool sends)
         return WAS_INTERRUPTED;
     }
     count(error == EPIPE ? BROKEN_PIPE : RESET);
-    bool is_an_end = error == ECONNRESET || error == ENOTCONN || (error == EPIPE && sends);
+    /* Behind the peer's FIN and reset, a connection that its former program has reset, too, says EPIPE to a read (Linux,
+     * tcp_disconnect keeps the error of tcp_reset). */
+    bool was_handed_on = flow->leg > 0;
+    bool is_an_end = error == ECONNRESET || error == ENOTCONN || (error == EPIPE && (sends || was_handed_on));
     if (!is_an_end || !is_cut(flow->connection))
         violation("ERROR", flow->connection, direction, "%s: %s; offered %llu, sent %llu, received %llu", call,
                   strerror(error), (unsigned long long)d->offered, (unsigned long long)d->sent,

@@ -116,7 +116,7 @@ pub fn ports(fd: RawFd) -> Result<[u16; 2], Errno> {
 }
 
 /// Breaks a connection off: everybody who holds it is told `ECONNRESET`, and so is the peer
-/// (`AF_UNSPEC`, connect(2)). Threads that sleep in a read of it are woken.
+/// (`AF_UNSPEC`, connect(2)). Threads that sleep in a read of it are woken; Linux 6.7 and later tell those `EPIPE`.
 pub fn reset(fd: RawFd) {
     for _ in 0..RESETS_MAX {
         if disconnect(fd) != Err(Errno(libc::EBUSY)) {

@@ -12,6 +12,7 @@ use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
 use crate::totals::{OneEnd, Totals};
+use crate::wait::check_carrier;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_shmem::direction::Direction;
@@ -459,6 +460,17 @@ impl End {
         }
     }
 
+    /// The same, and for lanes to another host whether sluiced still exists, and the connection. The caller has no
+    /// lock of this end.
+    pub(crate) fn check_sender_or_carrier(&self, fd: i32) {
+        if self.is_remote() {
+            check_carrier();
+            self.check_reset(fd);
+        } else {
+            self.check_sender(fd);
+        }
+    }
+
     /// Whether the other process of the lane is sluiced, which is this end's writer and reader for
     /// a peer on another host (docs/decisions/0016).
     pub fn is_remote(&self) -> bool {
@@ -520,11 +532,12 @@ impl End {
     }
 
     /// Whether writes fail, too: the peer broke the rules of shared memory.
-    pub(crate) fn is_broken_by_peer(&self) -> bool {
+    pub fn is_broken_by_peer(&self) -> bool {
         self.flag(Flags::BROKEN)
     }
 
-    /// Ring bytes that the program has not read.
+    /// Ring bytes that the program has not read. A ring that is beyond repair, or of which sluiced says that bytes are
+    /// missing, has none, and breaks the lane.
     pub fn unread_ring_bytes(&self, generation: u32, fd: i32) -> usize {
         self.ring_bytes_behind(generation, fd, u64::MAX)
     }
@@ -538,7 +551,13 @@ impl End {
         match self.incoming() {
             Some(into) if self.is_enabled() => {
                 self.pass_over(fd, &mut rx, &into);
-                let available = rx.stream.consumer().available(&into).unwrap_or(0);
+                let available = match rx.stream.consumer().available(&into) {
+                    Ok(available) => available,
+                    Err(broken) => {
+                        self.break_lane(fd, broken);
+                        0
+                    }
+                };
                 // Looked at behind the ring, whose bytes come with their switch offset.
                 let is_cut_off = !rx.stream.is_uncounted() && rx.stream.owed(&into) > queued;
                 if is_cut_off { 0 } else { available }

@@ -37,6 +37,16 @@ pub fn kernel_events(fd: i32, events: i16) -> i16 {
     }
 }
 
+/// Sleeps until a socket has an error or both ways are over, at most so long. Whether it has.
+pub(crate) fn sleep_until_over(fd: i32, timeout_ms: i32) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: 0,
+        revents: 0,
+    };
+    poll(&mut entry, timeout_ms).is_ok() && entry.revents & libc::POLLERR != 0
+}
+
 /// Sleeps until a socket is writable, or a signal comes.
 pub(crate) fn sleep_until_writable(fd: i32) {
     let mut entry = libc::pollfd {

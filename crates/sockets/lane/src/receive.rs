@@ -17,7 +17,7 @@ use crate::kernel::{is_final, kernel_events};
 use crate::lock::{Guard, count, count_bytes};
 use crate::reclaim;
 use crate::spin::{Spinner, note_by_ring, note_taken, yield_processor};
-use crate::wait::{Naps, SocketTimeout, check_carrier};
+use crate::wait::{Naps, SocketTimeout};
 use crate::{Parts, Piece, for_pieces, parts_bytes};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::handover::Next;
@@ -324,7 +324,7 @@ impl<'a> Reader<'a, '_> {
             if !self.end.is_write_in_flight(into) {
                 return Step::Again;
             }
-            let counted = self.bytes_before_write(&mut rx, into);
+            let counted = bytes_before_write(self.end, self.fd, &mut rx, into);
             if counted > 0 && self.request.peek {
                 return self.peek(rx, into, counted);
             }
@@ -338,11 +338,8 @@ impl<'a> Reader<'a, '_> {
             }
             drop(rx);
             // A call that blocks asks in `sleep`, when polling did not help.
-            if self.request.dontwait && self.end.is_remote() {
-                check_carrier();
-                self.end.check_reset(self.fd);
-            } else if self.request.dontwait {
-                self.end.check_sender(self.fd);
+            if self.request.dontwait {
+                self.end.check_sender_or_carrier(self.fd);
             }
             return if self.end.is_write_in_flight(into) {
                 Step::Nothing
@@ -365,29 +362,6 @@ impl<'a> Reader<'a, '_> {
                 self.more(false)
             }
             result => Step::Done(self.finish(result)),
-        }
-    }
-
-    /// Bytes in the kernel that come before whatever a sender with a write in flight is about to
-    /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
-    /// dead one waits until there is room for what it had written before.
-    fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
-        if rx.stream.is_uncounted() {
-            return 0;
-        }
-        if self.end.is_remote() {
-            // From another host they may have overtaken ring bytes, and their switch offset; but not those
-            // that were there before sluiced granted the ring.
-            return rx.stream.assured_unread();
-        }
-        let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
-        // The ring is looked at behind the count: if nothing was published by now, all these bytes were written before.
-        // Readers without a bound keep the sender from the ring for as long as this one has
-        // the lock, which they need to go.
-        if into.mode() == Mode::Tcp && matches!(rx.stream.consumer().available(into), Ok(0)) {
-            u64::from(queued)
-        } else {
-            0
         }
     }
 
@@ -451,8 +425,7 @@ impl<'a> Reader<'a, '_> {
         self.held_awake += 1;
         yield_processor();
         if u64::from(self.held_awake) > LIMITS.awake_looks {
-            check_carrier();
-            self.end.check_reset(self.fd);
+            self.end.check_sender_or_carrier(self.fd);
             self.stopped = self.naps.nap(self.done > 0).err();
         }
     }
@@ -515,5 +488,28 @@ impl<'a> Reader<'a, '_> {
             }
         }
         result
+    }
+}
+
+/// Bytes in the kernel that come before whatever a sender with a write in flight is about to
+/// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
+/// dead one waits until there is room for what it had written before.
+fn bytes_before_write(end: &End, fd: i32, rx: &mut Rx, into: &Direction) -> u64 {
+    if rx.stream.is_uncounted() {
+        return 0;
+    }
+    if end.is_remote() {
+        // From another host they may have overtaken ring bytes, and their switch offset; but not those
+        // that were there before sluiced granted the ring.
+        return rx.stream.assured_unread();
+    }
+    let queued = tcp::unread_bytes(fd).unwrap_or(0);
+    // The ring is looked at behind the count: if nothing was published by now, all these bytes were written before.
+    // Readers without a bound keep the sender from the ring for as long as this one has
+    // the lock, which they need to go.
+    if into.mode() == Mode::Tcp && matches!(rx.stream.consumer().available(into), Ok(0)) {
+        u64::from(queued)
+    } else {
+        0
     }
 }

@@ -15,13 +15,14 @@ use crate::clock::now_ns;
 use crate::confined::is_refusing;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
-use crate::kernel::sleep_until_writable;
+use crate::kernel::{sleep_until_over, sleep_until_writable};
 use crate::lock::count_bytes;
 use crate::spin::yield_processor;
 use sluice_shmem::direction::Direction;
 use sluice_shmem::handover::{Back, Sender};
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp};
+use sluice_waiting::limits::LIMITS;
 
 /// What became of bytes that were in the ring when the socket was to be given away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,21 @@ pub enum Fetched {
     /// The sender stopped in the middle of a write. What it is about to put into the ring can
     /// be read by this process and its forks only.
     Unfinished,
+}
+
+/// Before [`fetch`], for an end that is pinned: waits until sluiced grants its ring to no program on another host any
+/// more, or the connection is reset, or `deadline_ns` ([`now_ns`]). Both daemons have to hear of it, which takes as long
+/// as their hosts are busy.
+pub fn await_grant_end(end: &End, fd: i32, deadline_ns: u64) {
+    let mut looks = 0;
+    while end.is_granted() && now_ns() < deadline_ns {
+        looks += 1;
+        if looks < LIMITS.awake_looks {
+            yield_processor();
+        } else if sleep_until_over(fd, 1) {
+            return;
+        }
+    }
 }
 
 /// The receiver's part, for an end that is pinned: makes the ring's unread bytes come by TCP.
@@ -62,8 +78,14 @@ pub fn fetch(
         return Fetched::Unfinished;
     }
     end.pass_over(fd, &mut rx, &into);
-    let Ok(unread @ 1..) = rx.stream.consumer().available(&into) else {
-        return Fetched::All;
+    let unread = match rx.stream.consumer().available(&into) {
+        Ok(0) => return Fetched::All,
+        Ok(unread) => unread,
+        Err(broken) => {
+            // Whoever gets the socket must not take what comes next for all of the stream.
+            end.break_lane(fd, broken);
+            return Fetched::All;
+        }
     };
     // Who has a copy would get them twice.
     if !end.has_sender() || end.has_copies() {

@@ -109,6 +109,8 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
+            // Here, too: nothing that comes can be read.
+            ready.readable |= end.has_gap();
             ready.kernel_waits = ready.granted && !rx.stream.has_assured(&into);
             ready.kernel_next &= !ready.kernel_waits;
             if ready.kernel_next {

@@ -481,6 +481,10 @@ fn unread_bytes_that_have_lost_their_place_are_refused() {
     assert!(!resume(heir, carried, &bytes));
     let lane = lane_of_its_own(heir);
     heir.end.refuse_reading(heir.generation, &lane);
+    assert!(
+        heir.look().is_some_and(|ready| ready.readable),
+        "who waits is told"
+    );
     let mut got = [0; 10];
     for how in [BLOCK, DONTWAIT, PEEK] {
         assert_eq!(heir.recv(&mut got, how), Err(Errno(libc::ECONNRESET)));

@@ -17,6 +17,9 @@ use sluice_shmem::direction::Direction;
 const FETCH_NS_MAX: u64 = 200_000_000;
 const FETCH_ONE_NS_MAX: u64 = 20_000_000;
 const FETCH_AT_ONCE_NS_MAX: u64 = 1_000_000;
+/// All exports of one call together wait this long for rings that are granted to programs on other hosts: two daemons
+/// take a grant back, each when its host lets it. A connection whose grant stays is not whole without this process.
+const GRANTS_NS_MAX: u64 = 1_000_000_000;
 
 /// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
 /// what the peer has put into the ring already is fetched first, if the peer answers. False if
@@ -24,7 +27,8 @@ const FETCH_AT_ONCE_NS_MAX: u64 = 1_000_000;
 pub fn export(conn: &Conn, reason: Reason) -> bool {
     let before = errno();
     conn.pin(reason);
-    let fetched = fetch(conn, now_ns() + FETCH_NS_MAX);
+    let now = now_ns();
+    let fetched = fetch(conn, now + FETCH_NS_MAX, now + GRANTS_NS_MAX);
     if fetched != Fetched::All {
         log!(
             Warn,
@@ -48,7 +52,8 @@ pub fn export_to_unseen(conn: &Conn, reason: Reason) -> bool {
 pub fn export_at_once(conn: &Conn, reason: Reason) -> bool {
     let before = errno();
     conn.pin(reason);
-    let fetched = fetch(conn, now_ns() + FETCH_AT_ONCE_NS_MAX);
+    let now = now_ns();
+    let fetched = fetch(conn, now + FETCH_AT_ONCE_NS_MAX, now + GRANTS_NS_MAX);
     set_errno(before);
     fetched == Fetched::All && !conn.end.has_gap()
 }
@@ -66,7 +71,8 @@ pub fn leave_to_kernel(fd: c_int, reason: Reason) -> bool {
     }
 }
 
-fn fetch(conn: &Conn, deadline_ns: u64) -> Fetched {
+fn fetch(conn: &Conn, deadline_ns: u64, grants_deadline_ns: u64) -> Fetched {
+    reclaim::await_grant_end(conn.end, conn.fd, grants_deadline_ns);
     reclaim::fetch(conn.end, conn.generation, conn.fd, deadline_ns, &mut || {
         // The peer may be an end of this very process, perhaps of this very thread.
         fds::for_each(0, c_int::MAX, |fd, entry| {
@@ -103,13 +109,15 @@ pub fn export_all(
             conn.pin(reason);
         }
     });
-    let deadline_ns = now_ns() + FETCH_NS_MAX;
+    let now = now_ns();
+    let (deadline_ns, grants_deadline_ns) = (now + FETCH_NS_MAX, now + GRANTS_NS_MAX);
     each(&mut |conn| {
         let has_gap = conn.end.has_gap();
         if !conn.end.is_pinned() || !has_gap && conn.is_empty() || !conn.is_first_name() {
             return;
         }
-        match fetch(conn, deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX)) {
+        let one_ns = deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX);
+        match fetch(conn, one_ns, grants_deadline_ns) {
             Fetched::All if !has_gap => {}
             Fetched::All | Fetched::Unfinished => left(conn, None),
             Fetched::Left(unread) => left(conn, Some(unread)),

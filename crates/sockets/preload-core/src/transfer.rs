@@ -183,7 +183,16 @@ pub fn splice_from(
         let (events, timeout_ms) = match give(conn.end, conn.generation, conn.fd, len, &mut taker) {
             // A page fitted a moment ago; somebody else has filled the pipe.
             Ok(Given::Bytes(0)) => continue,
-            Ok(Given::Kernel) => return part(len),
+            Ok(Given::Kernel) => {
+                let moved = part(len);
+                // A thread that slept in the kernel while the lane broke is told EPIPE there.
+                let is_reset = moved <= 0 && conn.end.is_broken_by_peer();
+                return if is_reset {
+                    to_c(Err(Errno(libc::ECONNRESET)))
+                } else {
+                    moved
+                };
+            }
             Ok(Given::Bytes(bytes)) => return to_c(Ok(bytes)),
             Err(errno) => return to_c(Err(errno)),
             Ok(Given::Owed) => (libc::POLLIN, -1),

@@ -4,10 +4,12 @@
 //! they go may be full, or have nobody left to read.
 #![allow(unsafe_code)]
 
-use crate::end::{End, Locked};
+use super::bytes_before_write;
+use crate::end::{End, Locked, Rx};
 use crate::kernel::kernel_events;
 use crate::lock::count_bytes;
 use crate::spin::note_by_ring;
+use sluice_shmem::direction::Direction;
 use sluice_shmem::handover::Next;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
@@ -57,7 +59,7 @@ pub fn give(
         return Err(Errno(libc::ECONNRESET));
     }
     end.recount(fd, &mut rx);
-    let _lock = match end.lock_note(fd, &mut rx, &into) {
+    let note_lock = match end.lock_note(fd, &mut rx, &into) {
         Err(Errno::AGAIN) => return Ok(Given::InFlight),
         lock => lock?,
     };
@@ -66,47 +68,65 @@ pub fn give(
     }
     let look = rx.stream.look(&into, end.has_sender());
     let next = look.next.map_err(|broken| end.break_lane(fd, broken))?;
-    if let Next::Owed(owed) = next {
-        if tcp::unread_bytes(fd).unwrap_or(0) == 0 {
-            // Who has ended, or was reset, owes nothing any more.
-            let ended = kernel_events(fd, libc::POLLIN | libc::POLLRDHUP) != 0;
-            return Ok(if ended { Given::Kernel } else { Given::Owed });
-        }
-        let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
-        let read = || taker.take_from_kernel(limit);
-        let bytes = rx.stream.count_read(&into, read)?;
-        count_bytes(&end.bytes.tcp_rx, bytes);
-        return Ok(Given::Bytes(bytes));
+    if let Next::Ring(available) = next {
+        return give_ring(end, fd, &mut rx, &into, available.min(max), taker);
     }
-    let Next::Ring(available) = next else {
-        return Ok(if look.in_flight {
-            end.check_sender(fd);
-            Given::InFlight
-        } else {
-            Given::Kernel
-        });
+    let unread = tcp::unread_bytes(fd).unwrap_or(0);
+    let owed = match next {
+        Next::Owed(_) if unread == 0 => {
+            // Who has ended, or was reset, owes nothing any more.
+            let has_ended = kernel_events(fd, libc::POLLIN | libc::POLLRDHUP) != 0;
+            return Ok(if has_ended {
+                Given::Kernel
+            } else {
+                Given::Owed
+            });
+        }
+        Next::Owed(owed) => owed,
+        _ if look.in_flight => bytes_before_write(end, fd, &mut rx, &into),
+        _ => return Ok(Given::Kernel),
     };
-    let wanted = available.min(max);
+    if owed == 0 || unread == 0 {
+        drop((note_lock, rx));
+        end.check_sender_or_carrier(fd);
+        return Ok(Given::InFlight);
+    }
+    let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
+    let read = || taker.take_from_kernel(limit);
+    let bytes = rx.stream.count_read(&into, read)?;
+    count_bytes(&end.bytes.tcp_rx, bytes);
+    Ok(Given::Bytes(bytes))
+}
+
+/// Gives `wanted` bytes of the ring, which has so many.
+fn give_ring(
+    end: &End,
+    fd: i32,
+    rx: &mut Rx,
+    into: &Direction,
+    wanted: usize,
+    taker: &mut dyn Taker,
+) -> Result<Given, Errno> {
     let mut given = 0;
     let mut piece = [0_u8; PIECE_BYTES];
     while given < wanted {
         let len = (wanted - given).min(PIECE_BYTES);
         // SAFETY: the piece has that many bytes, and no more than `available` are looked at, as all
         // that were taken before were consumed.
-        unsafe { rx.stream.consumer().load(&into, 0, piece.as_mut_ptr(), len) };
+        unsafe { rx.stream.consumer().load(into, 0, piece.as_mut_ptr(), len) };
         let taken = match taker.take(&piece[..len]) {
             Ok(taken) => taken.min(len),
             Err(errno) if given == 0 => return Err(errno),
             Err(_) => break,
         };
-        rx.stream.consumer().consume(&into, taken);
+        rx.stream.consumer().consume(into, taken);
         given += taken;
         if taken < len {
             break;
         }
     }
     if given > 0 {
-        end.note_taken(fd, &mut rx, &into);
+        end.note_taken(fd, rx, into);
         count_bytes(&end.bytes.ring_rx, given);
         note_by_ring();
     }
