@@ -94,14 +94,10 @@ fn serve(args: &GatewayArgs, socket: &Path) -> Outcome {
         signal_hook::low_level::pipe::register(signal, copy).map_err(system)?;
     }
     give_up_privileges(socket).map_err(system)?;
-    let outcome = Server::new(Options::new(socket.to_owned())).and_then(|server| {
-        if let Err(failure) = print("the gateway is ready\n") {
-            return Err(sluice_gateway::Error::System(io::Error::other(
-                failure.to_string(),
-            )));
-        }
-        server.run(stop.as_fd())
-    });
+    // Who starts it may not read what it says.
+    let ready = || drop(print("the gateway is ready\n"));
+    let outcome = Server::new(Options::new(socket.to_owned()))
+        .and_then(|server| server.run(stop.as_fd(), ready));
     match outcome {
         Ok(()) => Ok(0),
         Err(error) => Err(Failure::new(

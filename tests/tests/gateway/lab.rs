@@ -301,6 +301,18 @@ impl Lab {
         port: u16,
         processes: u32,
     ) -> Verdict<Job> {
+        let command = self.who_command(at, gateway, address, port, processes)?;
+        self.fleet.start_program(command, "who")
+    }
+
+    fn who_command(
+        &self,
+        at: At,
+        gateway: &str,
+        address: &str,
+        port: u16,
+        processes: u32,
+    ) -> Verdict<Command> {
         let python = require("/usr/bin/python3")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/who.py");
         let mut command = self.published(at, gateway, &python);
@@ -310,7 +322,16 @@ impl Lab {
             &port.to_string(),
             &processes.to_string(),
         ]);
-        self.fleet.start_program(command, "who")
+        Ok(command)
+    }
+
+    /// The same, serving after it has executed itself without an environment.
+    pub fn serve_who_again(&self, at: At, address: &str, port: u16) -> Verdict<Job> {
+        let mut command = self.who_command(at, "gw", address, port, 1)?;
+        command.arg("again");
+        let mut job = self.fleet.start_program(command, "who")?;
+        job.await_text("ready", LIMIT)?;
+        Ok(job)
     }
 
     /// The same, serving.

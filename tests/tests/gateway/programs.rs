@@ -34,7 +34,25 @@ pub fn trials() -> Vec<Trial> {
         }));
     }
     trials.push(trial("redis", redis));
+    trials.push(trial("exec/clean-environment", clean_environment));
     trials
+}
+
+/// A program that gets the listener by exec and no environment, as nginx does when its binary is upgraded, sees the
+/// clients, from the first one on.
+fn clean_environment() -> Verdict {
+    let lab = Lab::new()?;
+    let server = lab.serve_who_again(At::NodeA, "0.0.0.0", PORT)?;
+    for _ in 0..3 {
+        let mut met = lab.meet(4, PORT)?;
+        let client = client_address(4);
+        ensure(met.peer.ip() == client, || {
+            format!("it sees {}, and not {client}", met.peer)
+        })?;
+        met.echo(b"nothing before it")?;
+    }
+    let _ = server.stop(LIMIT)?;
+    Ok(())
 }
 
 /// A server on a node, which listens at an address of its own, and a client outside.

@@ -119,7 +119,7 @@ fn gateway_killed() -> Verdict {
     lab.end_gateway(Signal::TERM)
 }
 
-/// Told to end, it takes no more clients and lets those that it has finish.
+/// Told to end, it takes no more clients and lets those that it has finish. The next one serves meanwhile.
 fn gateway_ended() -> Verdict {
     let mut lab = Lab::new()?;
     let server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
@@ -128,8 +128,11 @@ fn gateway_ended() -> Verdict {
     let gateway = lab.take_gateway()?;
     gateway.signal(Signal::TERM)?;
     lab.await_closed(PORT)?;
+    lab.start_gateway()?;
+    let mut again = lab.meet(4, PORT)?;
+    talk(&lab, &mut again)?;
     talk(&lab, &mut met)?;
-    drop(met);
+    drop((met, again));
     finish_in_time(gateway)?;
     let _ = server.stop(LIMIT)?;
     Ok(())

@@ -18,6 +18,8 @@ const SO_NETNS_COOKIE: i32 = 71;
 pub const STATE_ESTABLISHED: u8 = 1;
 /// `TCP_CLOSE_WAIT`: the peer has sent its FIN, this end has not.
 pub const STATE_CLOSE_WAIT: u8 = 8;
+/// `TCP_LISTEN`.
+pub const STATE_LISTEN: u8 = 10;
 
 /// Bytes of `struct tcp_info` that we ask for: up to and with `tcpi_rcv_wnd`.
 const INFO_BYTES: usize = 236;

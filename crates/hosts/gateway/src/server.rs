@@ -76,7 +76,7 @@ impl Options {
 pub enum Error {
     /// The daemon cannot be reached.
     NoDaemon(PathBuf, io::Error),
-    /// It does not want this process.
+    /// It does not want this process, and will not later.
     Refused(Reason),
     /// The kernel refuses to wait.
     System(io::Error),
@@ -90,9 +90,9 @@ impl fmt::Display for Error {
                 "no daemon answers on {} ({error}); 'sluice up --config FILE' starts one",
                 path.display()
             ),
-            Self::Refused(Reason::Protocol) => f.write_str(
-                "the daemon has no [gateway] in its configuration, or another gateway process",
-            ),
+            Self::Refused(Reason::Protocol) => {
+                f.write_str("the daemon has no [gateway] in its configuration")
+            }
             Self::Refused(reason) => reason.fmt(f),
             Self::System(error) => error.fmt(f),
         }
@@ -138,6 +138,9 @@ struct Attempt {
     backend: Backend,
     /// Those that did not answer.
     tried: Vec<u32>,
+    /// Its time is over. The kernel goes on with it as long as there is no other node, as it does for who connects
+    /// without a gateway.
+    is_overdue: bool,
 }
 
 /// A gateway that serves.
@@ -200,8 +203,10 @@ impl Server {
         })
     }
 
-    /// Serves until `stop` becomes readable. Then connections have some time to end by themselves.
-    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+    /// Serves until `stop` becomes readable. Then connections have some time to end by themselves. `ready` is called once,
+    /// when all is open of what a daemon has to serve.
+    pub fn run(mut self, stop: BorrowedFd<'_>, ready: impl FnOnce()) -> Result<(), Error> {
+        let mut ready = Some(ready);
         self.event_loop.watch(stop, Interest::Readable, key::STOP)?;
         let mut events = Vec::new();
         let mut ends_at = None;
@@ -227,6 +232,8 @@ impl Server {
                         self.event_loop.unwatch(stop, key::STOP)?;
                         ends_at = Some(now + self.options.linger);
                         self.end_listening();
+                        // The next gateway's.
+                        self.leave_daemon();
                     }
                     Event::Ready {
                         key: key::DAEMON, ..
@@ -243,6 +250,11 @@ impl Server {
                     }
                     Event::Ready { key, .. } => self.accept((key & !key::LISTENER) as u32, now),
                 }
+            }
+            if self.has_served
+                && let Some(ready) = ready.take()
+            {
+                ready();
             }
             // Not up to now: should this process have stood still, what came in time is heard first.
             self.pass_time(before, ends_at.is_some());
@@ -280,7 +292,7 @@ impl Server {
             }
             self.deadlines.pop_front();
             if !is_over {
-                self.fail(number, "no answer", now);
+                self.overdue(number, now);
             }
         }
         self.outward.pass_time(&mut self.event_loop, now);
@@ -467,18 +479,31 @@ impl Server {
     }
 
     fn lose_daemon(&mut self, now: Instant) {
+        self.leave_daemon();
+        self.seek_at = Some(now + SEEK_DAEMON);
+    }
+
+    fn leave_daemon(&mut self) {
         self.await_no_room();
         if let Some(fd) = self.daemon.fd() {
             let _ = self.event_loop.unwatch(fd, key::DAEMON);
         }
         self.daemon.forget();
-        self.seek_at = Some(now + SEEK_DAEMON);
+        self.seek_at = None;
     }
 
     fn hear(&mut self, now: Instant) -> Result<(), Error> {
         for said in self.daemon.receive() {
             match said {
                 Said::Tell(tell) => self.told(tell, now),
+                Said::Refused(Reason::Taken) => {
+                    if !std::mem::replace(&mut self.refusal_said, true) {
+                        tracing::warn!(
+                            "another gateway process serves; this one waits until that has ended"
+                        );
+                    }
+                    self.lose_daemon(now);
+                }
                 Said::Refused(reason) if !self.has_served => {
                     return Err(Error::Refused(reason));
                 }
@@ -527,6 +552,7 @@ impl Server {
                     });
                 }
                 self.begin_accepting(service);
+                self.stop_waiting(service, now);
             }
             Tell::BackendGone { service, backend } => {
                 if let Some(listener) = self.listeners.get_mut(&service) {
@@ -535,6 +561,7 @@ impl Server {
                 if !self.is_known(backend) {
                     self.balance.gone(backend);
                 }
+                self.stop_waiting(service, now);
             }
             Tell::Exit {
                 exit,

@@ -81,18 +81,23 @@ struct Lab {
 
 impl Lab {
     fn new() -> (Lab, Daemon) {
+        // It may stand still itself.
+        Lab::with(LIMIT, || {})
+    }
+
+    /// A node is to answer within `connect`.
+    fn with(connect: Duration, ready: impl FnOnce() + Send + 'static) -> (Lab, Daemon) {
         let dir = tempfile::tempdir().unwrap();
         let control = listen(&dir.path().join("sock"));
         let (stop, stopped) = UnixStream::pair().unwrap();
         let mut options = Options::new(dir.path().join("sock"));
         options.linger = LIMIT;
-        // It may stand still itself.
-        options.connect = LIMIT;
+        options.connect = connect;
         let (say, said) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: takes nothing and cannot fail.
             let _ = say.send(unsafe { libc::gettid() });
-            Server::new(options)?.run(stopped.as_fd())
+            Server::new(options)?.run(stopped.as_fd(), ready)
         });
         let mut lab = Lab {
             stop,
@@ -230,6 +235,98 @@ fn who_does_not_answer_is_passed_over_and_told_of() {
     }
     drop(node);
     expect_reset(&mut connect(outside));
+    lab.end().unwrap();
+}
+
+/// A node that answers nobody, as its queue is full, until it accepts those who are in it.
+fn full_node() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
+    let (node, target) = node("127.0.0.1");
+    // SAFETY: listen takes numbers; again, for a queue of one.
+    assert_eq!(unsafe { libc::listen(node.as_raw_fd(), 0) }, 0);
+    (node, target, vec![connect(target)])
+}
+
+/// A client that waits in vain for the only node of a port, which has been asked for.
+fn waiting_client(daemon: &Daemon, target: SocketAddr) -> TcpStream {
+    let outside = free("127.0.0.1");
+    assert_eq!(daemon.open(1, outside), 0);
+    daemon.backend(1, 7, target);
+    let client = connect(outside);
+    let told = ToDaemon::Gateway(Ask::Unreachable { backend: 7 });
+    assert_eq!(daemon.hear(), told);
+    client
+}
+
+/// The time after which another node would be asked.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_client_waits_for_the_only_node_until_that_has_room() {
+    let (mut lab, daemon) = Lab::with(AT_ONCE, || {});
+    let (node, target, filled) = full_node();
+    let mut client = waiting_client(&daemon, target);
+    drop(node.accept().unwrap());
+    drop(filled);
+    let (mut served, preface) = accept(&node);
+    assert_eq!(preface.client, client.local_addr().unwrap());
+    served.write_all(b"late").unwrap();
+    client.read_exact(&mut [0; 4]).unwrap();
+    drop((served, client));
+    lab.end().unwrap();
+}
+
+#[test]
+fn a_client_that_waits_is_given_to_a_node_that_comes_and_reset_if_its_own_goes() {
+    let (mut lab, daemon) = Lab::with(AT_ONCE, || {});
+    let (_node, target, _filled) = full_node();
+    let mut client = waiting_client(&daemon, target);
+    let (second, its_target) = node("127.0.0.1");
+    daemon.backend(1, 8, its_target);
+    let (_, preface) = accept(&second);
+    assert_eq!(preface.client, client.local_addr().unwrap());
+    drop(second);
+    daemon.tell(Tell::Shut { service: 1 });
+    client = waiting_client(&daemon, target);
+    daemon.tell(Tell::BackendGone {
+        service: 1,
+        backend: 7,
+    });
+    expect_reset(&mut client);
+    lab.end().unwrap();
+}
+
+#[test]
+fn a_gateway_that_is_told_to_end_leaves_its_place_to_the_next_one() {
+    let (mut lab, daemon) = Lab::new();
+    daemon.tell(Tell::Complete);
+    let (node, target) = node("127.0.0.1");
+    let outside = free("127.0.0.1");
+    assert_eq!(daemon.open(1, outside), 0);
+    daemon.backend(1, 7, target);
+    let mut client = connect(outside);
+    let (mut served, _) = accept(&node);
+    lab.stop.write_all(b"x").unwrap();
+    assert!(unix::wait_readable(daemon.0.raw(), LIMIT.as_millis() as i32).unwrap());
+    let got = unix::receive_with_fds(daemon.0.raw(), &mut [0; MESSAGE_BYTES_MAX]);
+    assert_eq!(got.unwrap().len, 0, "the end of the session");
+    // What it has goes on.
+    served.write_all(b"goes on").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    drop((served, client));
+    lab.thread.take().unwrap().join().unwrap().unwrap();
+}
+
+#[test]
+fn a_gateway_waits_for_the_end_of_another_one_and_is_ready_when_it_serves() {
+    let (say, said) = std::sync::mpsc::channel();
+    let (mut lab, mut daemon) = Lab::with(LIMIT, move || say.send(()).unwrap());
+    for _ in 0..2 {
+        daemon.refuse(Reason::Taken);
+        daemon = lab.session();
+    }
+    assert!(said.try_recv().is_err(), "it does not serve yet");
+    daemon.tell(Tell::Complete);
+    said.recv().unwrap();
     lab.end().unwrap();
 }
 
@@ -408,7 +505,8 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     for hears in [false, true] {
         let (_stop, stopped) = UnixStream::pair().unwrap();
         let options = Options::new(path.clone());
-        let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
+        let run = move || Server::new(options)?.run(stopped.as_fd(), || panic!("it is not"));
+        let thread = std::thread::spawn(run);
         assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
         let daemon = Daemon(unix::accept(control.raw()).unwrap());
         if hears {

@@ -24,7 +24,10 @@ use crate::raw_address::RawAddress;
 
 mod client_addresses;
 pub(crate) mod daemon;
+mod environment;
 mod listeners;
+
+pub use environment::for_heir;
 
 use listeners::{Known, Listener};
 
@@ -75,6 +78,7 @@ pub fn init() {
     }
     client_addresses::init();
     listeners::init();
+    environment::keep();
     IS_ON.store(true, Ordering::Release);
 }
 
@@ -200,23 +204,19 @@ fn listener(fd: c_int, got: c_int) -> Option<Listener> {
         Some(Known::Not { is_wanted, .. }) => is_wanted,
         None => false,
     };
-    if daemon::is_silent() || is_local(fd) || !(is_wanted || may_be_for_somebody(fd, got)) {
+    if daemon::is_silent() || is_local(fd) || !(is_wanted || may_be_for_somebody(got)) {
         return None;
     }
     publish(fd, ANSWER_IN_ACCEPT_MAX).ok()
 }
 
-/// Whether what has come so far may be a preface. Nothing is, where connections are held back until
-/// something has come: the rest of it is on its way.
-fn may_be_for_somebody(listening: c_int, got: c_int) -> bool {
+/// Whether what has come so far may be a preface. Nothing is: it may be on its way, and a program that inherits a
+/// listener may have it accept before anything has come (`TCP_DEFER_ACCEPT` of 0).
+fn may_be_for_somebody(got: c_int) -> bool {
     let mut first = [0; preface::MAGIC.len()];
     match receive(got, &mut first, libc::MSG_PEEK) {
         Ok(count) => count > 0 && preface::may_begin(&first[..count]),
-        Err(_) => {
-            let mut defer = [0; 4];
-            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
-            unix::get_option(listening, level, option, &mut defer).is_ok() && defer != [0; 4]
-        }
+        Err(_) => true,
     }
 }
 

@@ -103,8 +103,6 @@ real! {
     aio_write(*mut aiocb) -> c_int;
     lio_listio(c_int, *const *mut aiocb, c_int, *mut c_void) -> c_int;
     execve(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
-    execv(*const c_char, *const *const c_char) -> c_int;
-    execvp(*const c_char, *const *const c_char) -> c_int;
     execvpe(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
     fexecve(c_int, *const *const c_char, *const *const c_char) -> c_int;
     execveat(c_int, *const c_char, *const *const c_char, *const *const c_char, c_int) -> c_int;

@@ -19,6 +19,8 @@ pub enum Reason {
     Descriptors,
     /// The message is malformed or comes at a wrong time.
     Protocol,
+    /// Another process is what this one wants to be; it may end.
+    Taken,
 }
 
 impl fmt::Display for Reason {
@@ -29,6 +31,7 @@ impl fmt::Display for Reason {
             Self::Full => "sluiced has no room for more programs; raise its limit of open files",
             Self::Descriptors => "sluiced did not get the descriptors that it needs",
             Self::Protocol => "sluiced did not understand the message",
+            Self::Taken => "another process does that for sluiced already",
         })
     }
 }
@@ -155,6 +158,7 @@ impl FromDaemon {
                     Reason::Full => 3,
                     Reason::Descriptors => 4,
                     Reason::Protocol => 5,
+                    Reason::Taken => 6,
                 });
                 out.finish()
             }
@@ -223,6 +227,7 @@ impl FromDaemon {
                     3 => Reason::Full,
                     4 => Reason::Descriptors,
                     5 => Reason::Protocol,
+                    6 => Reason::Taken,
                     _ => return Err(DecodeError::Value),
                 },
             },

@@ -41,7 +41,8 @@ fn answers() -> impl Strategy<Value = FromDaemon> {
         Just(Reason::User),
         Just(Reason::Full),
         Just(Reason::Descriptors),
-        Just(Reason::Protocol)
+        Just(Reason::Protocol),
+        Just(Reason::Taken)
     ];
     let lane = (
         any::<[u32; 7]>(),

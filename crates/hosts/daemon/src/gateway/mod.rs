@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use sluice_control::message::Reason;
 use sluice_control::message::gateway::{Ask, Name, Range, Ranges, Tell};
 use sluice_control::preface::Key;
 use sluice_peering::config::Network;
@@ -187,7 +188,7 @@ impl Gateway {
         listening: Result<Listening, Errno>,
         peers: &dyn Peers,
         now: Instant,
-    ) -> Result<(), NotAllowed> {
+    ) -> Result<(), Reason> {
         let Asker {
             client, is_owner, ..
         } = asker;
@@ -206,7 +207,7 @@ impl Gateway {
             Ask::Serve => {
                 let host = self.host.as_mut().filter(|_| is_owner).ok_or(NotAllowed)?;
                 if !host.serve(client, &mut self.actions) {
-                    return Err(NotAllowed);
+                    return Err(Reason::Taken);
                 }
             }
             Ask::Opened { service, errno } => {
@@ -446,6 +447,12 @@ fn random_key() -> Result<Key, Errno> {
 /// The client may not do that, or not now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAllowed;
+
+impl From<NotAllowed> for Reason {
+    fn from(_: NotAllowed) -> Reason {
+        Reason::Protocol
+    }
+}
 
 /// Where connections of a gateway come from.
 fn sources(peers: &dyn Peers, name: &str) -> Ranges {

@@ -65,7 +65,7 @@ impl Server {
             _ => Err(Errno::INVAL),
         };
         let asked = gateway.ask(asker, ask, listening, fabric, Instant::now());
-        asked.map_err(|_| Reason::Protocol)?;
+        asked?;
         self.act_for_gateways();
         Ok(())
     }

@@ -83,6 +83,7 @@ impl Server {
                         inside,
                         backend,
                         tried,
+                        is_overdue: false,
                     };
                     let key = key::ATTEMPT | number;
                     let inside = attempt.inside.as_fd();
@@ -129,13 +130,52 @@ impl Server {
         self.say(Ask::Unreachable { backend }, now);
     }
 
+    /// A node has not answered in time: another one is asked. With no other one left the client waits on, as long as the
+    /// kernel tries: the node may be busy, and its queue full.
+    pub(super) fn overdue(&mut self, number: u64, now: Instant) {
+        const WHY: &str = "no answer";
+        let Some(attempt) = self.attempts.get_mut(&number) else {
+            return;
+        };
+        let listener = self.listeners.get(&attempt.service);
+        let backends = listener
+            .map(|it| it.backends.as_slice())
+            .unwrap_or_default();
+        let own = attempt.backend.number;
+        let is_there = backends.iter().any(|it| it.number == own);
+        let is_left = |it: &Backend| it.number != own && !attempt.tried.contains(&it.number);
+        if !is_there || backends.iter().any(is_left) {
+            return self.fail(number, WHY, now);
+        }
+        attempt.is_overdue = true;
+        let target = attempt.backend.target;
+        tracing::warn!("{target} is not reached: {WHY}; nobody else is left, and the client waits");
+        // Who does not listen any more is found out so.
+        self.say(Ask::Unreachable { backend: own }, now);
+    }
+
+    /// The nodes of a port are others now: clients that wait for one of them are given to those, if there are any.
+    pub(super) fn stop_waiting(&mut self, service: u32, now: Instant) {
+        let is_concerned = |it: &&Attempt| it.is_overdue && it.service == service;
+        let waiting = self.attempts.iter().filter(|(_, it)| is_concerned(it));
+        let waiting: Vec<u64> = waiting.map(|(number, _)| *number).collect();
+        for number in waiting {
+            self.fail(number, "others serve", now);
+        }
+    }
+
     pub(super) fn fail(&mut self, number: u64, why: &str, now: Instant) {
         let Some(attempt) = self.attempts.remove(&number) else {
             return;
         };
         let key = key::ATTEMPT | number;
         let _ = self.event_loop.unwatch(attempt.inside.as_fd(), key);
-        self.unreachable(&attempt.backend, why, now);
+        if attempt.is_overdue {
+            // That was said.
+            self.balance.failed(attempt.backend.number, now);
+        } else {
+            self.unreachable(&attempt.backend, why, now);
+        }
         let mut tried = attempt.tried;
         tried.push(attempt.backend.number);
         self.attempt(attempt.client, attempt.from, attempt.service, tried, now);

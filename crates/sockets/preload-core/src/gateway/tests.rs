@@ -274,15 +274,33 @@ fn gateway_connects(listener: &TcpListener) -> TcpStream {
 }
 
 #[test]
-fn nobody_is_asked_about_a_client_that_comes_past_the_gateway() {
+fn nobody_is_asked_about_a_client_that_comes_past_the_gateway_and_speaks() {
     let daemon = Daemon::new();
     let listener = inherited();
     let mut speaks = connect_by_loopback(&listener);
     speaks.write_all(b"GET /").unwrap();
     assert_eq!(accepted(&listener).1, speaks.local_addr().unwrap());
-    let listens = connect_by_loopback(&listener);
-    assert_eq!(accepted(&listener).1, listens.local_addr().unwrap());
     assert_eq!(daemon.asked(), 0);
+}
+
+/// haproxy and nginx set `TCP_DEFER_ACCEPT` of a listener that they take over to 0.
+#[test]
+fn a_connection_of_an_inherited_listener_is_asked_about_before_it_says_anything() {
+    let daemon = Daemon::answering();
+    let listener = inherited();
+    std::thread::scope(|scope| {
+        let mut outside = connect_by_loopback(&listener);
+        let asking = scope.spawn(|| accepted(&listener));
+        daemon.answer(published(0));
+        let carrier = Carrier {
+            from: outside.local_addr().unwrap(),
+            to: outside.peer_addr().unwrap(),
+        };
+        let bytes = preface_of("203.0.113.5:77").encode(&KEY, &carrier);
+        outside.write_all(&bytes).unwrap();
+        let (_stream, from) = asking.join().unwrap();
+        assert_eq!(from, "203.0.113.5:77".parse().unwrap());
+    });
 }
 
 #[test]

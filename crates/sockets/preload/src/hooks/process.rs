@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use libc::{pid_t, siginfo_t};
 use sluice_preload_core::reach::{Target, environment};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, children, conn, export, loader, process, this_process};
+use sluice_preload_core::{Reason, children, conn, export, gateway, loader, process, this_process};
 
 type Strings = *const *const c_char;
 
@@ -16,7 +16,7 @@ unsafe fn execute(
     target: Target,
     args: Strings,
     env: Strings,
-    execute: impl FnOnce() -> c_int,
+    execute: impl FnOnce(Strings) -> c_int,
 ) -> c_int {
     // SAFETY: the caller's promise; the loader's path and environment are what `instead_of` gives.
     unsafe {
@@ -26,30 +26,32 @@ unsafe fn execute(
             (real().execve)(loader, args, env);
             carry.end();
         });
-        let mut carry = process::before_exec(target, env);
-        let failed = execute();
-        carry.end();
-        failed
+        gateway::for_heir(env, |env| {
+            let mut carry = process::before_exec(target, env);
+            let failed = execute(env);
+            carry.end();
+            failed
+        })
     }
 }
 
-/// The same for one that is to run beside this one. `execute` gets the path and the environment if they are other ones
-/// than the program's.
+/// The same for one that is to run beside this one. `execute` gets the environment, and a path if it is another one than the
+/// program's.
 ///
 /// # Safety
 /// `target` and `env` are the program's own arguments of a function like posix_spawn(3).
 unsafe fn spawn(
     target: Target,
     env: Strings,
-    execute: impl Fn(Option<(*const c_char, Strings)>) -> c_int,
+    execute: impl Fn(Option<*const c_char>, Strings) -> c_int,
 ) -> c_int {
     let mut carry = process::before_spawn();
     // SAFETY: the caller's promise.
-    let by_loader =
-        unsafe { loader::instead_of(target, env, |loader, env| execute(Some((loader, env)))) };
-    let result = match by_loader {
-        Some(0) => 0,
-        _ => execute(None),
+    let result = unsafe {
+        match loader::instead_of(target, env, |loader, env| execute(Some(loader), env)) {
+            Some(0) => 0,
+            _ => gateway::for_heir(env, |env| execute(None, env)),
+        }
     };
     carry.end();
     result
@@ -71,33 +73,33 @@ unsafe fn spawned(path: *const c_char, actions: *const c_void) -> Target {
 hooks! {
     fn execve(path: *const c_char, args: Strings, env: Strings) -> c_int {
         // SAFETY: the program's own arguments.
-        unsafe { execute(Target::Path(path), args, env, || (real().execve)(path, args, env)) }
+        unsafe { execute(Target::Path(path), args, env, |env| (real().execve)(path, args, env)) }
     }
 
     fn execv(path: *const c_char, args: Strings) -> c_int {
         // SAFETY: the program's own arguments, and the environment of this process.
-        unsafe { execute(Target::Path(path), args, environment(), || (real().execv)(path, args)) }
+        unsafe { execute(Target::Path(path), args, environment(), |env| (real().execve)(path, args, env)) }
     }
 
     fn execvp(path: *const c_char, args: Strings) -> c_int {
         // SAFETY: the program's own arguments, and the environment of this process.
-        unsafe { execute(Target::Search(path), args, environment(), || (real().execvp)(path, args)) }
+        unsafe { execute(Target::Search(path), args, environment(), |env| (real().execvpe)(path, args, env)) }
     }
 
     fn execvpe(path: *const c_char, args: Strings, env: Strings) -> c_int {
         // SAFETY: the program's own arguments.
-        unsafe { execute(Target::Search(path), args, env, || (real().execvpe)(path, args, env)) }
+        unsafe { execute(Target::Search(path), args, env, |env| (real().execvpe)(path, args, env)) }
     }
 
     fn fexecve(fd: c_int, args: Strings, env: Strings) -> c_int {
         // SAFETY: the program's own arguments.
-        unsafe { execute(Target::Open(fd), args, env, || (real().fexecve)(fd, args, env)) }
+        unsafe { execute(Target::Open(fd), args, env, |env| (real().fexecve)(fd, args, env)) }
     }
 
     fn execveat(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments.
         unsafe {
-            execute(Target::Below(dir, path), args, env, || (real().execveat)(dir, path, args, env, flags))
+            execute(Target::Below(dir, path), args, env, |env| (real().execveat)(dir, path, args, env, flags))
         }
     }
 
@@ -111,9 +113,8 @@ hooks! {
     ) -> c_int {
         // SAFETY: the program's own arguments.
         unsafe {
-            spawn(spawned(path, actions), env, |other| {
-                let (path, env) = other.unwrap_or((path, env));
-                (real().posix_spawn)(pid, path, actions, attributes, args, env)
+            spawn(spawned(path, actions), env, |loader, env| {
+                (real().posix_spawn)(pid, loader.unwrap_or(path), actions, attributes, args, env)
             })
         }
     }
@@ -130,8 +131,8 @@ hooks! {
         unsafe {
             let has_slash = !name.is_null() && CStr::from_ptr(name).to_bytes().contains(&b'/');
             let target = if has_slash { spawned(name, actions) } else { Target::Search(name) };
-            spawn(target, env, |other| match other {
-                Some((loader, env)) => (real().posix_spawn)(pid, loader, actions, attributes, args, env),
+            spawn(target, env, |loader, env| match loader {
+                Some(loader) => (real().posix_spawn)(pid, loader, actions, attributes, args, env),
                 None => (real().posix_spawnp)(pid, name, actions, attributes, args, env),
             })
         }
