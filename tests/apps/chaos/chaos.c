@@ -54,6 +54,7 @@ static int finish(void)
 {
     /* Threads that have ended their part close their descriptors. */
     usleep(20000);
+    is_finishing = true;
     if (helper_socket >= 0)
         close(helper_socket);
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
