@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("slow_reader", || slow_reader(4)));
     trials.push(trial("redis", redis));
     trials.push(trial("choices", choices));
+    trials.push(trial("server_outside_cgroup", server_outside_cgroup));
     trials.push(trial("programs_by_name", programs_by_name));
     trials.push(trial("preloaded", preloaded));
     trials.push(trial("left_to_tcp", left_to_tcp));
@@ -172,6 +173,23 @@ fn choices() -> Verdict {
     let mut server = two.fleet.start_program(command, "server")?;
     let to = two.listening(&mut server)?;
     // Refused by the other host's relay, it goes its own way.
+    two.run_client(&ends, &to, 100_000)?;
+    two.await_counts(Side::Left, "direct", |now| now.direct == before.direct + 1)?;
+    two.await_counts(Side::Right, "refused", |now| now.refused >= 1)?;
+    server.stop(LIMIT)?;
+    Ok(())
+}
+
+/// A server that would see its own host in the client's place is reached directly, and sees the client.
+fn server_outside_cgroup() -> Verdict {
+    let two = Two::new(4)?;
+    let ends = two.ends()?;
+    let before = two.counts(Side::Left)?;
+    let any = SocketAddr::new(two.address(Side::Right), 0).to_string();
+    let mut command = two.fleet.host(Side::Right).command(&ends);
+    command.args(["server", &any]);
+    let mut server = two.fleet.start_program(command, "server")?;
+    let to = two.listening(&mut server)?;
     two.run_client(&ends, &to, 100_000)?;
     two.await_counts(Side::Left, "direct", |now| now.direct == before.direct + 1)?;
     two.await_counts(Side::Right, "refused", |now| now.refused >= 1)?;

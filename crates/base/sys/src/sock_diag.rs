@@ -4,7 +4,7 @@
 //! network namespace in which the netlink socket was made, and needs no privilege there.
 
 use std::cell::Cell;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::errno::Errno;
@@ -29,6 +29,10 @@ const COOKIE: usize = 48;
 /// Of the state and the inode in `struct inet_diag_msg`.
 const STATE: usize = 1;
 const INODE: usize = 68;
+/// Behind `struct inet_diag_msg`.
+const ANSWER_ATTRIBUTES: usize = 72;
+/// Linux 5.8.
+const INET_DIAG_CGROUP_ID: u16 = 21;
 /// Whatever the cookie is (`INET_DIAG_NOCOOKIE`, both halves).
 const ANY_COOKIE: u64 = u64::MAX;
 
@@ -142,6 +146,29 @@ impl Diag {
         self.ask(ends, 0, ANY_COOKIE, |answer| {
             let bytes = answer.get(INODE..INODE + 4)?;
             Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        })
+    }
+
+    /// The cgroup (version 2) of the socket that listens at this address, of several the one that the kernel would
+    /// choose: its number, which is the inode of its directory. `None`: nobody listens there. `Some(None)`: the kernel does
+    /// not say (before Linux 5.8).
+    ///
+    /// # Errors
+    /// As [`Diag::state`].
+    pub fn listeners_cgroup(&self, at: SocketAddr) -> Result<Option<Option<u64>>, Errno> {
+        let nobody: IpAddr = match at.ip() {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let ends = Ends {
+            local: at,
+            peer: SocketAddr::new(nobody, 0),
+        };
+        self.ask(ends, 0, ANY_COOKIE, |answer| {
+            let mut all = attributes(answer, ANSWER_ATTRIBUTES);
+            let found = all.find(|(number, _)| *number == INET_DIAG_CGROUP_ID);
+            let bytes = found.and_then(|(_, value)| value.first_chunk());
+            Some(bytes.map(|bytes| u64::from_ne_bytes(*bytes)))
         })
     }
 
@@ -308,6 +335,24 @@ mod tests {
             assert_eq!(diag.inode(one), Ok(Some(0)), "closed");
             drop(accepted);
         }
+    }
+
+    #[test]
+    fn the_cgroup_of_a_listener_is_its_processs() {
+        let diag = Diag::open().expect("sock_diag");
+        let mut cgroups = Vec::new();
+        for address in ["127.0.0.1:0", "[::]:0"] {
+            let listener = TcpListener::bind(address).expect("a listener");
+            let at = listener.local_addr().expect("bound");
+            let at = SocketAddr::from((Ipv4Addr::LOCALHOST, at.port()));
+            cgroups.push(diag.listeners_cgroup(at));
+            drop(listener);
+            assert_eq!(diag.listeners_cgroup(at), Ok(None));
+        }
+        let Ok(Some(Some(cgroup))) = cgroups[0] else {
+            panic!("{cgroups:?}");
+        };
+        assert!(cgroup > 0 && cgroups[0] == cgroups[1], "{cgroups:?}");
     }
 
     #[test]

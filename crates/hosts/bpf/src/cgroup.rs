@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sluice_sys::cgroup;
@@ -50,14 +51,56 @@ impl Cgroup {
             .ok_or(Error::NoCgroups)
     }
 
+    /// Whether the cgroup of this number, which the kernel gives for a socket, is this one or below it.
+    pub fn contains(&self, number: u64) -> io::Result<bool> {
+        if self.directory.metadata()?.ino() == number {
+            return Ok(true);
+        }
+        contains(Path::new(&format!("/proc/self/fd/{}", self.raw())), number)
+    }
+
     pub(crate) fn raw(&self) -> RawFd {
         self.directory.as_raw_fd()
     }
 }
 
+/// One that is removed meanwhile has no socket that listens.
+fn contains(directory: &Path, number: u64) -> io::Result<bool> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            continue;
+        }
+        if entry.ino() == number || contains(&entry.path(), number).unwrap_or(false) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The walk: any directory stands for a cgroup.
+    #[test]
+    fn what_is_below_is_contained() {
+        let place = tempfile::tempdir().unwrap();
+        let (inner, beside) = (place.path().join("a/b/c"), place.path().join("d"));
+        for path in [&inner, &beside] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        std::fs::write(place.path().join("a/cgroup.procs"), "").unwrap();
+        let number = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        let above = Cgroup {
+            directory: File::open(place.path().join("a")).unwrap(),
+        };
+        assert!(above.contains(number(&place.path().join("a"))).unwrap());
+        assert!(above.contains(number(&inner)).unwrap());
+        for other in [place.path(), &beside, &place.path().join("a/cgroup.procs")] {
+            assert!(!above.contains(number(other)).unwrap());
+        }
+    }
 
     #[test]
     fn other_directories_are_refused() {

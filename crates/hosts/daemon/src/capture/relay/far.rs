@@ -181,6 +181,11 @@ impl Relay {
             self.say_refusal(format_args!("a peer's connection to {to}: {why}"));
             return self.refuse(relay, &proven);
         }
+        if !self.shown.reaches(to) {
+            let why = "the program there is not in the cgroup of [capture], and would not see the client's address";
+            self.say_refusal(format_args!("a peer's connection to {to}: {why}"));
+            return self.refuse(relay, &proven);
+        }
         match self.reach_program(header) {
             Ok((program, from)) => {
                 let step = Step::Reaching {

@@ -24,10 +24,12 @@ mod far;
 mod near;
 mod seldom;
 mod setup;
+mod shown;
 mod wanted;
 
 use seldom::Seldom;
 pub use setup::serve;
+use shown::Shown;
 use wanted::Wanted;
 
 /// How often sluiced hears of counts that change.
@@ -98,6 +100,7 @@ enum Whose {
 struct Relay {
     event_loop: EventLoop,
     programs: Programs,
+    shown: Shown,
     /// The network namespace's cookie.
     netns: u64,
     choice: Choice,

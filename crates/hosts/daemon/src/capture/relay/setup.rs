@@ -13,6 +13,7 @@ use sluice_relay::{EventLoop, Interest, Options, socket};
 use sluice_sys::capability::{Capability, keep_only};
 
 use super::seldom::Seldom;
+use super::shown::Shown;
 use super::wanted::Wanted;
 use super::{
     FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
@@ -78,6 +79,10 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     }
     let any = listeners.values().next().ok_or("nothing to listen at")?;
     let netns = sluice_sys::tcp::netns_cookie(any.as_raw_fd())?;
+    let shown = match choice.cgroup {
+        Some(_) => Shown::to_those_of(cgroup)?,
+        None => Shown::to_all(),
+    };
     drop_capabilities()?;
     let for_peers = listener_of(&listeners, PEERS_V4, PEERS_V6)?;
     let for_programs = listener_of(&listeners, PROGRAMS_V4, PROGRAMS_V6)?;
@@ -98,6 +103,7 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     Ok(Relay {
         event_loop,
         programs,
+        shown,
         netns,
         wanted: Wanted::new(config, choice.clone(), &own_ports),
         choice,
