@@ -484,10 +484,12 @@ impl End {
         self.flag(Flags::DIRECT)
     }
 
-    /// Whether sluiced grants this end's ring to a program on another host.
+    /// Whether sluiced grants this end's ring to a program on another host. A lane that is broken waits for nothing: who
+    /// has died does not end its grants.
     pub fn is_granted(&self) -> bool {
         self.state() == State::Attached
             && self.is_remote()
+            && !self.is_broken_by_peer()
             && self
                 .incoming()
                 .is_some_and(|into| self.is_write_in_flight(&into))

@@ -341,7 +341,8 @@ impl<'a> Reader<'a, '_> {
             if self.request.dontwait {
                 self.end.check_sender_or_carrier(self.fd);
             }
-            return if self.end.is_write_in_flight(into) {
+            // One that has broken just now is said so at once: the program may have been told of it already.
+            return if self.end.is_write_in_flight(into) && !self.end.is_broken() {
                 Step::Nothing
             } else {
                 Step::Again

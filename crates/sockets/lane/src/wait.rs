@@ -145,10 +145,12 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     Some(ready)
 }
 
-/// Reads and writes fail, and the kernel says that the connection was reset.
+/// Reads and writes fail, and the kernel says that the connection was reset. That is news to who is told of news alone,
+/// once: the kernel may have said it before the lane was found to be broken.
 fn broken() -> Ready {
     Ready {
         readable: true,
+        readable_to: u64::MAX,
         writable: Some(true),
         kernel_adds: true,
         ..Ready::default()

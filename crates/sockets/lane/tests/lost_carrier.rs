@@ -110,7 +110,7 @@ fn who_gives_a_connection_away_waits_for_the_end_of_a_grant() {
     reclaim::await_grant_end(pair.b.end, pair.b.fd, 0);
     sluice_sys::tcp::reset(pair.a.fd);
     reclaim::await_grant_end(pair.b.end, pair.b.fd, u64::MAX);
-    assert!(pair.b.look().expect("a lane").granted);
+    assert!(pair.b.end.is_granted());
 }
 
 /// Takes bytes by the kernel alone.
@@ -174,7 +174,20 @@ fn splice_of_a_granted_lane_ends_with_its_connection() {
     assert_eq!(splice(&pair), Ok(Given::InFlight));
     sluice_sys::tcp::reset(pair.a.fd);
     wait_for(pair.b.fd, 0);
-    // It finds out, and says so from then on.
-    assert_eq!(splice(&pair), Ok(Given::InFlight));
     assert_eq!(splice(&pair), Err(Errno(libc::ECONNRESET)));
+}
+
+/// The kernel has said that it was reset, and does not say it again.
+#[test]
+fn a_read_that_finds_a_granted_lane_broken_says_so_at_once_and_nobody_waits_for_the_grant() {
+    let pair = pair();
+    assert!(pair.there().begin_write(None));
+    assert_eq!(pair.b.recv(&mut [0; 1], DONTWAIT), Err(Errno::AGAIN));
+    assert!(pair.b.end.is_granted());
+    sluice_sys::tcp::reset(pair.a.fd);
+    wait_for(pair.b.fd, 0);
+    assert_eq!(pair.b.recv(&mut [0; 1], DONTWAIT), RESET);
+    assert!(!pair.b.end.is_granted());
+    let ready = pair.b.look().expect("a lane");
+    assert!(ready.readable && ready.readable_to > 0, "news: {ready:?}");
 }

@@ -89,7 +89,11 @@ pub fn give(
     if owed == 0 || unread == 0 {
         drop((note_lock, rx));
         end.check_sender_or_carrier(fd);
-        return Ok(Given::InFlight);
+        return if end.is_broken() {
+            Err(Errno(libc::ECONNRESET))
+        } else {
+            Ok(Given::InFlight)
+        };
     }
     let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
     let read = || taker.take_from_kernel(limit);
