@@ -65,9 +65,10 @@ pub struct Stream {
     table: Region,
     /// Places free in the send queue.
     places: u32,
-    /// Data messages sent, and how many may be.
+    /// Data messages sent, how many may be, and how many the peer takes at a time.
     sent: u16,
     granted: u16,
+    credits: u16,
     /// The peer's table, and its entry that is due next.
     peer_table: Buffer,
     peer_entry: usize,
@@ -127,6 +128,7 @@ impl Stream {
             places: Self::queue_sizes(&sizes).0,
             sent: 0,
             granted: 0,
+            credits: 0,
             peer_table: Buffer::default(),
             peer_entry: 1,
             peer_iomaps: 0,
@@ -176,6 +178,7 @@ impl Stream {
 
     pub fn connected(&mut self, peer: &ConnData) {
         self.granted = peer.credits;
+        self.credits = peer.credits;
         self.peer_table = peer.table;
         self.peer_iomaps = peer.iomap_count;
         self.target = peer.first;
@@ -291,7 +294,14 @@ impl Stream {
                     return Err(Errno(libc::EPROTO));
                 }
             }
-            Some(Message::Credits(limit)) => self.granted = limit,
+            Some(Message::Credits(limit)) => {
+                // What was granted cannot be taken back, and nothing beyond the peer's queue be granted.
+                let left = |limit: u16| limit.wrapping_sub(self.sent);
+                if !(left(self.granted)..=self.credits).contains(&left(limit)) {
+                    return Err(Errno(libc::EPROTO));
+                }
+                self.granted = limit;
+            }
             Some(Message::Disconnect | Message::Shutdown) => self.peer_closed = true,
             Some(Message::IoMap(_) | Message::KeepAlive) => {}
             None => return Err(Errno(libc::EPROTO)),
@@ -361,11 +371,16 @@ impl Stream {
         }
         let next = (self.entry + 1) % TABLE_ENTRIES;
         let at = next * SGE_LEN;
-        if self.table.load_last(at + SGE_LEN - 4) > 0 {
-            let offered = Buffer::parse(&self.table.read_array(at));
+        // The peer may write to the entry meanwhile, so each word of it is read once.
+        let length = self.table.load_last(at + SGE_LEN - 4);
+        if length > 0 {
+            let offered = Buffer {
+                addr: u64::from_ne_bytes(self.table.read_array(at)),
+                key: u32::from_ne_bytes(self.table.read_array(at + 8)),
+                length,
+            };
             self.table.write_slice(at, &[0; SGE_LEN]);
-            // The peer may have written to the entry meanwhile.
-            if offered.length == 0 || !offered.is_possible() {
+            if !offered.is_possible() {
                 self.broken.get_or_insert(Errno(libc::EPROTO));
                 return;
             }
@@ -621,4 +636,4 @@ impl Drop for Stream {
 }
 
 #[cfg(test)]
-mod liars;
+pub(crate) mod liars;
