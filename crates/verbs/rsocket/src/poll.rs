@@ -213,6 +213,9 @@ pub unsafe extern "C" fn rselect(
     if poll(&mut items, timeout_ms) < 0 {
         return -1;
     }
+    if items.iter().any(|item| item.revents & libc::POLLNVAL != 0) {
+        return answer(Err(Errno::BADF));
+    }
     let mut ready = 0;
     for (set, event, meaning) in sets {
         if set.is_null() {
