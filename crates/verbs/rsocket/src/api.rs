@@ -173,9 +173,7 @@ unsafe fn receive(
     let mut taken = 0;
     loop {
         let state = socket.lock();
-        if !matches!(state.phase, Phase::Connected | Phase::Ended) {
-            return Err(Errno::NOTCONN);
-        }
+        state.was_connected()?;
         if len == 0 {
             return Ok(0);
         }
@@ -203,6 +201,7 @@ unsafe fn receive(
         };
         taken += got;
         if got == 0 && taken == 0 {
+            state.was_connected()?;
             let broken = state.stream.as_ref().and_then(|stream| {
                 // After the peer's goodbye the rest is silence.
                 stream.broken.filter(|_| !stream.peer_closed)
@@ -235,13 +234,11 @@ unsafe fn send(
         let state = socket.lock();
         let ended =
             |state: &super::socket::State| state.write_closed || state.phase != Phase::Connected;
-        match state.phase {
-            Phase::Connected => {}
-            Phase::Ended if taken > 0 => return Ok(taken),
-            Phase::Ended => return Err(broken_pipe(flags)),
-            _ => return Err(Errno::NOTCONN),
-        }
-        if state.write_closed {
+        if ended(&state) {
+            if taken > 0 {
+                return Ok(taken);
+            }
+            state.was_connected()?;
             return Err(broken_pipe(flags));
         }
         if taken == len {
@@ -622,6 +619,7 @@ pub unsafe extern "C" fn riowrite(
         while taken < len {
             let state = socket.lock();
             if state.phase != Phase::Connected || state.write_closed {
+                state.was_connected()?;
                 return Err(Errno::PIPE);
             }
             let nonblocking = state.nonblocking || flags & libc::MSG_DONTWAIT != 0;

@@ -125,8 +125,9 @@ fn readiness(state: &mut State, socket: &Socket, wanted: i16) -> i16 {
         }
         Phase::New | Phase::Bound => ready |= libc::POLLOUT | libc::POLLHUP,
         Phase::Connecting => {}
+        Phase::Closed => ready |= libc::POLLNVAL,
     }
-    ready & (wanted | libc::POLLERR | libc::POLLHUP)
+    ready & (wanted | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL)
 }
 
 /// Sleeps on everything that can make one of the items ready.

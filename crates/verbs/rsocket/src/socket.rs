@@ -10,10 +10,11 @@ use super::wire::{CONN_DATA_LEN, ConnData};
 use crate::ffi::*;
 use sluice_rdmacm::abi::*;
 use sluice_rdmacm::address::Address;
-use sluice_rdmacm::channel::EventKind;
+use sluice_rdmacm::channel::{Body, EventKind};
 use sluice_rdmacm::object::{ChannelObject, EventObject, Id, agent};
 use sluice_rdmacm::verbs::{check, check_pointer};
 use sluice_rdmacm::{Errno, calls, cm_calls, device, errno_of, events, qp};
+use sluice_verbs_calls::errno::{errno, set_errno};
 
 /// How long a call polls before it sleeps, as rsocket(7)'s polling_time.
 const POLLING: Duration = Duration::from_micros(10);
@@ -29,6 +30,8 @@ pub enum Phase {
     Connected,
     /// It was connected, or could not be.
     Ended,
+    /// By `rclose`, while other threads are in a call with it.
+    Closed,
 }
 
 pub struct State {
@@ -165,6 +168,7 @@ impl Socket {
             Phase::Connecting => {}
             Phase::Connected => return Err(Errno(libc::EISCONN)),
             Phase::Listening | Phase::Ended => return Err(Errno::INVAL),
+            Phase::Closed => return Err(Errno::BADF),
         }
         state.step(&self.channel);
         if state.nonblocking && state.phase == Phase::Connecting {
@@ -173,6 +177,7 @@ impl Socket {
         let mut state = self.wait(state, false, |state| state.phase != Phase::Connecting)?;
         match state.phase {
             Phase::Connected => Ok(()),
+            Phase::Closed => Err(Errno::BADF),
             _ => Err(state.take_error().unwrap_or(Errno(libc::ECONNREFUSED))),
         }
     }
@@ -180,18 +185,27 @@ impl Socket {
     /// Takes a connection request and accepts it.
     pub fn accept(&self) -> Result<Arc<Self>, Errno> {
         loop {
-            let (nonblocking, sizes) = {
-                let state = self.lock();
-                if state.phase != Phase::Listening {
-                    return Err(Errno::INVAL);
-                }
-                (state.nonblocking, state.sizes)
-            };
-            // A request that went away meanwhile leaves nothing behind.
-            if nonblocking && !self.readable_now() {
-                return Err(Errno::AGAIN);
+            let state = self.lock();
+            match state.phase {
+                Phase::Listening => {}
+                Phase::Closed => return Err(Errno::BADF),
+                _ => return Err(Errno::INVAL),
             }
-            let event = events::next(&self.channel.channel)?;
+            let sizes = state.sizes;
+            let Some(event) = self.channel.channel.try_next() else {
+                if state.nonblocking {
+                    return Err(Errno::AGAIN);
+                }
+                let mut items = state.descriptors(self.fd());
+                drop(state);
+                sleep(&mut items)?;
+                continue;
+            };
+            drop(state);
+            // A request that went away meanwhile leaves nothing behind.
+            let Some(event) = events::prepare(event)? else {
+                continue;
+            };
             if event.c.event != EventKind::ConnectRequest as u32 {
                 event.owner.done();
                 continue;
@@ -251,16 +265,6 @@ impl Socket {
         Ok(socket)
     }
 
-    fn readable_now(&self) -> bool {
-        let mut item = libc::pollfd {
-            fd: self.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one pollfd that lives through the call.
-        unsafe { libc::poll(&raw mut item, 1, 0) == 1 }
-    }
-
     /// Waits until `done`. Polls for a while, then sleeps on the socket's descriptors;
     /// `EAGAIN` at once when `nonblocking`, `EINTR` after a signal handler.
     pub fn wait<'a>(
@@ -300,16 +304,12 @@ impl Socket {
             state.sleeper = true;
             let mut items = state.descriptors(self.fd());
             drop(state);
-            // SAFETY: the array lives through the call.
-            let ret = unsafe { libc::poll(items.as_mut_ptr(), 2, -1) };
-            let error = errno_of(&std::io::Error::last_os_error());
+            let slept = sleep(&mut items);
             state = self.lock();
             state.sleeper = false;
             state.take_completion_events();
             self.changed.notify_all();
-            if ret < 0 {
-                return Err(error);
-            }
+            slept?;
         }
     }
 
@@ -331,9 +331,7 @@ impl Socket {
 
     pub fn shutdown(&self, read: bool, write: bool) -> Result<(), Errno> {
         let mut state = self.lock();
-        if !matches!(state.phase, Phase::Connected | Phase::Ended) {
-            return Err(Errno::NOTCONN);
-        }
+        state.was_connected()?;
         if read {
             state.read_closed = true;
         }
@@ -356,7 +354,9 @@ impl Socket {
             Some(seconds) => Duration::from_secs(u64::from(seconds)),
             None => LINGER,
         };
-        if state.phase == Phase::Connected {
+        // Other threads begin nothing any more.
+        let phase = std::mem::replace(&mut state.phase, Phase::Closed);
+        if phase == Phase::Connected {
             if let Some(stream) = state.stream.as_mut() {
                 stream.progress();
                 stream.close_write(true);
@@ -373,21 +373,32 @@ impl Socket {
                 pause = (pause * 2).min(Duration::from_millis(1));
                 state = self.lock();
                 state.step(&self.channel);
+                state.take_events(&self.channel);
             }
             // SAFETY: the socket's identifier.
             let _ = unsafe { qp::fail_qp(Id::of(state.id)) };
             let _ = agent().and_then(|agent| agent.disconnect(state.key()));
         }
-        state.phase = Phase::Ended;
-        state.read_closed = true;
-        state.write_closed = true;
-        state.error = libc::EBADF;
+        // This event is left in the channel: all who sleep on its descriptor wake up.
+        let (key, kind) = (state.key(), EventKind::Disconnected);
+        let _ = agent().and_then(|agent| agent.notify(key, kind, 0, Body::None));
         self.changed.notify_all();
+    }
+}
+
+/// Sleeps until a descriptor is readable; `EINTR` after a signal handler.
+fn sleep(items: &mut [libc::pollfd]) -> Result<(), Errno> {
+    // SAFETY: the slice is a valid array of its length.
+    match unsafe { libc::poll(items.as_mut_ptr(), items.len() as libc::nfds_t, -1) } {
+        -1 => Err(errno_of(&std::io::Error::last_os_error())),
+        _ => Ok(()),
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // The last call that used it has its answer already.
+        let answered = errno();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nobody else has the socket any more. The QP goes before the memory that
         // it uses, and both before the CQ.
@@ -401,6 +412,7 @@ impl Drop for Socket {
             }
             cm_calls::rdma_destroy_id(state.id);
         }
+        set_errno(answered);
     }
 }
 
@@ -422,6 +434,15 @@ impl State {
     pub fn key(&self) -> sluice_rdmacm::channel::Key {
         // SAFETY: the identifier lives as long as the socket.
         unsafe { Id::of(self.id) }.key
+    }
+
+    /// There is a connection, or there was one.
+    pub fn was_connected(&self) -> Result<(), Errno> {
+        match self.phase {
+            Phase::Connected | Phase::Ended => Ok(()),
+            Phase::Closed => Err(Errno::BADF),
+            _ => Err(Errno::NOTCONN),
+        }
     }
 
     pub fn take_error(&mut self) -> Option<Errno> {
@@ -528,9 +549,12 @@ impl State {
                 self.phase = Phase::Ended;
             }
         }
-        if self.phase == Phase::Listening {
-            return;
+        if !matches!(self.phase, Phase::Listening | Phase::Closed) {
+            self.take_events(channel);
         }
+    }
+
+    fn take_events(&mut self, channel: &ChannelObject) {
         while let Some(event) = channel
             .channel
             .try_next()
@@ -555,7 +579,9 @@ impl State {
                     stream.peer_closed = true;
                     stream.broken.get_or_insert(Errno::PIPE);
                 }
-                self.phase = Phase::Ended;
+                if self.phase == Phase::Connected {
+                    self.phase = Phase::Ended;
+                }
             }
             return Ok(());
         }

@@ -8,12 +8,13 @@ use std::thread;
 use libc::{iovec, msghdr, pollfd, sockaddr, sockaddr_in, socklen_t};
 
 use super::api::*;
-use super::options::{RDMA_RQSIZE, SOL_RDMA, rsetsockopt};
+use super::options::{RDMA_RQSIZE, SOL_RDMA, rgetsockopt, rsetsockopt};
 use super::poll::rpoll;
 use sluice_rdmacm::loopback;
 use sluice_verbs_calls::errno::errno;
 
 mod arguments;
+mod closing;
 
 /// For a condition that only a hang does not reach.
 const PATIENCE_MS: c_int = 60_000;
@@ -116,6 +117,23 @@ pub(crate) fn pair(buffers: Buffers) -> (Socket, Socket) {
     });
     let server = accept(listener.0).expect("there is a request");
     (client.join().expect("it connects"), server)
+}
+
+pub(crate) fn pending_error(socket: &Socket) -> c_int {
+    let (mut error, mut len): (c_int, socklen_t) = (0, 4);
+    let value = (&raw mut error).cast();
+    // SAFETY: the value and its length live through the call.
+    let status = unsafe {
+        rgetsockopt(
+            socket.0,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            value,
+            &raw mut len,
+        )
+    };
+    assert_eq!(status, 0, "errno {}", errno());
+    error
 }
 
 pub(crate) fn wait(socket: &Socket, events: i16) -> i16 {
@@ -417,8 +435,5 @@ fn all_of_it_over_queue_pair_1() {
         "{said}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(
-        said.contains("tests::"),
-        "{said}"
-    );
+    assert!(said.contains("tests::"), "{said}");
 }
