@@ -416,10 +416,10 @@ impl Drop for Socket {
     }
 }
 
-fn conn_param(data: &[u8; CONN_DATA_LEN]) -> rdma_conn_param {
+fn conn_param(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
-        private_data_len: CONN_DATA_LEN as u8,
+        private_data_len: data.len() as u8,
         responder_resources: 0,
         initiator_depth: 0,
         flow_control: 1,
@@ -565,6 +565,10 @@ impl State {
             if let Err(errno) = result {
                 self.error = errno.0;
                 self.phase = Phase::Ended;
+                // There is no connection, so nothing comes from the peer either.
+                // SAFETY: the identifier lives as long as the socket; the QP goes before the memory that it uses.
+                unsafe { qp::rdma_destroy_qp(self.id) };
+                self.stream = None;
             }
         }
     }
@@ -572,13 +576,21 @@ impl State {
     fn event(&mut self, event: &EventObject) -> Result<(), Errno> {
         let is = |kind: EventKind| event.c.event == kind as u32;
         if self.phase != Phase::Connecting {
-            if is(EventKind::Disconnected) {
+            let is_goodbye = is(EventKind::Disconnected);
+            // The peer asked for this connection, and then did not take it.
+            let is_left = is(EventKind::Rejected)
+                || is(EventKind::Unreachable)
+                || is(EventKind::ConnectError);
+            if let Some(stream) = self.stream.as_mut()
+                && (is_goodbye || is_left)
+            {
                 // What had arrived before can still be read.
-                if let Some(stream) = self.stream.as_mut() {
-                    stream.progress();
-                    stream.peer_closed = true;
-                    stream.broken.get_or_insert(Errno::PIPE);
-                }
+                stream.progress();
+                stream.peer_closed |= is_goodbye;
+                stream.broken.get_or_insert(match is_goodbye {
+                    true => Errno::PIPE,
+                    false => Errno(libc::ECONNRESET),
+                });
                 if self.phase == Phase::Connected {
                     self.phase = Phase::Ended;
                 }
@@ -620,3 +632,6 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod liars;

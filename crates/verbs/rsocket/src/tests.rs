@@ -425,7 +425,7 @@ fn all_of_it_over_queue_pair_1() {
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .arg("tests")
+        .args(["tests", "liars"])
         .env(loopback::VARIABLE, "1")
         .output()
         .unwrap();
@@ -435,5 +435,8 @@ fn all_of_it_over_queue_pair_1() {
         "{said}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("tests::"), "{said}");
+    assert!(
+        said.contains("tests::") && said.contains("liars::"),
+        "{said}"
+    );
 }
