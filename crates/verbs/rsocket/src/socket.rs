@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::stream::{Sizes, Stream};
@@ -10,12 +10,14 @@ use super::wire::{CONN_DATA_LEN, ConnData};
 use crate::ffi::*;
 use sluice_rdmacm::abi::*;
 use sluice_rdmacm::address::Address;
-use sluice_rdmacm::channel::{Body, EventKind};
+use sluice_rdmacm::channel::{Body, Event, EventKind};
 use sluice_rdmacm::object::{ChannelObject, EventObject, Id, agent};
 use sluice_rdmacm::verbs::{check, check_pointer};
 use sluice_rdmacm::{Errno, calls, cm_calls, device, errno_of, events, qp};
 use sluice_verbs_calls::errno::{errno, set_errno};
 
+/// Wakes threads that sleep: the connection manager has no such event.
+const WAKE: EventKind = EventKind::AddrChange;
 /// How long a call polls before it sleeps, as rsocket(7)'s polling_time.
 const POLLING: Duration = Duration::from_micros(10);
 /// How long `rclose` waits for what was sent, when SO_LINGER does not say.
@@ -52,8 +54,11 @@ pub struct State {
     pub keepalive: bool,
     pub oob_inline: bool,
     pub linger: Option<u32>,
-    /// A thread sleeps on the descriptors and takes the completion events from them.
-    sleeper: bool,
+    /// Threads that sleep on the descriptors.
+    sleepers: usize,
+    /// Those among them that went to sleep before the last change, and the number of that.
+    stale: usize,
+    changes: u64,
     /// Completion events that were asked for and did not come yet.
     armed: bool,
 }
@@ -66,7 +71,6 @@ pub struct Socket {
     /// The event channel, whose descriptor is the socket's number.
     channel: Box<ChannelObject>,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 impl Socket {
@@ -104,10 +108,11 @@ impl Socket {
                 keepalive: false,
                 oob_inline: false,
                 linger: None,
-                sleeper: false,
+                sleepers: 0,
+                stale: 0,
+                changes: 0,
                 armed: false,
             }),
-            changed: Condvar::new(),
         })
     }
 
@@ -288,34 +293,37 @@ impl Socket {
                 state = self.lock();
                 continue;
             }
-            if state.sleeper {
-                // Whoever sleeps on the descriptors tells everybody.
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
             state.arm()?;
             state.step(&self.channel);
             if done(&mut state) {
                 return Ok(state);
             }
-            state.sleeper = true;
+            let seen = self.fall_asleep(&mut state);
             let mut items = state.descriptors(self.fd());
             drop(state);
             let slept = sleep(&mut items);
             state = self.lock();
-            state.sleeper = false;
-            state.take_completion_events();
-            self.changed.notify_all();
+            self.wake_up(&mut state, seen);
             slept?;
         }
     }
 
-    /// Wakes the threads that wait for the one that slept on the descriptors.
-    pub fn notify(&self) {
-        self.changed.notify_all();
+    /// Comes before a sleep on the descriptors, under the lock under which the thread has armed the CQ and looked.
+    /// Gives what `wake_up` is told behind it.
+    pub fn fall_asleep(&self, state: &mut State) -> u64 {
+        // All who were to wake up have done so.
+        if state.stale == 0 && state.phase != Phase::Closed {
+            self.channel.channel.take(|event| event.kind == WAKE);
+        }
+        state.sleepers += 1;
+        state.changes
+    }
+
+    pub fn wake_up(&self, state: &mut State, seen: u64) {
+        state.sleepers -= 1;
+        state.stale -= usize::from(seen != state.changes);
+        state.take_completion_events();
+        state.step(&self.channel);
     }
 
     /// Looks at everything that has come.
@@ -343,7 +351,7 @@ impl Socket {
                 stream.close_write(all);
             }
         }
-        self.changed.notify_all();
+        state.wake_others(&self.channel);
         Ok(())
     }
 
@@ -379,10 +387,7 @@ impl Socket {
             let _ = unsafe { qp::fail_qp(Id::of(state.id)) };
             let _ = agent().and_then(|agent| agent.disconnect(state.key()));
         }
-        // This event is left in the channel: all who sleep on its descriptor wake up.
-        let (key, kind) = (state.key(), EventKind::Disconnected);
-        let _ = agent().and_then(|agent| agent.notify(key, kind, 0, Body::None));
-        self.changed.notify_all();
+        state.wake_others(&self.channel);
     }
 }
 
@@ -476,7 +481,7 @@ impl State {
     }
 
     /// Takes the events that were asked for off their descriptor.
-    pub fn take_completion_events(&mut self) {
+    fn take_completion_events(&mut self) {
         if self.comp.is_null() || !self.armed {
             return;
         }
@@ -488,10 +493,6 @@ impl State {
             }
         }
         self.armed = false;
-    }
-
-    pub fn sleeping(&self) -> bool {
-        self.sleeper
     }
 
     /// CQ, QP and stream for a connection.
@@ -544,9 +545,13 @@ impl State {
         if let Some(stream) = self.stream.as_mut()
             && self.phase != Phase::Connecting
         {
-            stream.progress();
+            let mut has_changed = stream.progress();
             if stream.broken.is_some() && self.phase == Phase::Connected {
                 self.phase = Phase::Ended;
+                has_changed = true;
+            }
+            if has_changed {
+                self.wake_others(channel);
             }
         }
         if !matches!(self.phase, Phase::Listening | Phase::Closed) {
@@ -554,22 +559,42 @@ impl State {
         }
     }
 
+    /// What this thread took or changed, others that sleep may wait for. Each of them wakes up once, for the event
+    /// stays until all have left.
+    fn wake_others(&mut self, channel: &ChannelObject) {
+        let is_raised = self.stale > 0;
+        self.changes += 1;
+        self.stale = self.sleepers;
+        if !is_raised && (self.stale > 0 || self.phase == Phase::Closed) {
+            let wake = Event::with(self.key(), WAKE, 0, Body::None);
+            channel.channel.push(wake);
+        }
+    }
+
     fn take_events(&mut self, channel: &ChannelObject) {
-        while let Some(event) = channel
-            .channel
-            .try_next()
-            .and_then(|event| events::prepare(event).ok().flatten())
-        {
-            let result = self.event(&event);
-            event.owner.done();
-            if let Err(errno) = result {
-                self.error = errno.0;
-                self.phase = Phase::Ended;
-                // There is no connection, so nothing comes from the peer either.
-                // SAFETY: the identifier lives as long as the socket; the QP goes before the memory that it uses.
-                unsafe { qp::rdma_destroy_qp(self.id) };
-                self.stream = None;
+        loop {
+            let events = channel.channel.take(|event| event.kind != WAKE);
+            if events.is_empty() {
+                return;
             }
+            for event in events {
+                if let Some(event) = events::prepare(event).ok().flatten() {
+                    self.take_event(&event);
+                    event.owner.done();
+                }
+            }
+            self.wake_others(channel);
+        }
+    }
+
+    fn take_event(&mut self, event: &EventObject) {
+        if let Err(errno) = self.event(event) {
+            self.error = errno.0;
+            self.phase = Phase::Ended;
+            // There is no connection, so nothing comes from the peer either.
+            // SAFETY: the identifier lives as long as the socket; the QP goes before the memory that it uses.
+            unsafe { qp::rdma_destroy_qp(self.id) };
+            self.stream = None;
         }
     }
 

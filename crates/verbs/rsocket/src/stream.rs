@@ -247,8 +247,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what has completed and tells the peer what it should know.
-    pub fn progress(&mut self) {
+    /// Takes what has completed and tells the peer what it should know. Whether there was something.
+    pub fn progress(&mut self) -> bool {
+        let mut has_come = false;
         // SAFETY: all zeros is a valid completion.
         let mut done: [ibv_wc; COMPLETIONS] = unsafe { std::mem::zeroed() };
         loop {
@@ -257,8 +258,9 @@ impl Stream {
                 unsafe { (calls().poll_cq)(self.cq, COMPLETIONS as i32, done.as_mut_ptr()) };
             let Ok(count) = usize::try_from(count) else {
                 self.broken.get_or_insert(Errno(libc::EIO));
-                return;
+                return true;
             };
+            has_come |= count > 0;
             for wc in &done[..count.min(COMPLETIONS)] {
                 if let Err(errno) = self.completed(wc) {
                     self.broken.get_or_insert(errno);
@@ -271,6 +273,7 @@ impl Stream {
         if self.broken.is_none() && !self.peer_closed {
             self.tell_peer();
         }
+        has_come
     }
 
     fn completed(&mut self, wc: &ibv_wc) -> Result<(), Errno> {

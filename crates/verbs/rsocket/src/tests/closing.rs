@@ -1,7 +1,7 @@
 //! rsockets that one thread closes while others use them, or while their peers do.
 
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::*;
 use crate::options::rfcntl;
@@ -18,14 +18,19 @@ fn stream_of(fd: c_int) -> Arc<socket::Socket> {
     }
 }
 
-/// Closes the socket once so many other threads are in a call with it; it is freed when they have left.
-fn close_in_use(socket: Socket, calls: usize) -> std::sync::Weak<socket::Socket> {
+/// Waits until so many other threads are in a call with the socket.
+fn await_calls(socket: &Socket, calls: usize) -> Weak<socket::Socket> {
     let held = stream_of(socket.0);
     // The table has one of them, too.
     while Arc::strong_count(&held) < 2 + calls {
         thread::yield_now();
     }
     Arc::downgrade(&held)
+}
+
+/// Closes the socket then; it is freed when they have left.
+fn close_in_use(socket: Socket, calls: usize) -> Weak<socket::Socket> {
+    await_calls(&socket, calls)
 }
 
 /// The socket of another thread, which closes it.
@@ -61,6 +66,30 @@ fn a_close_ends_the_calls_of_other_threads() {
         }
         assert!(freed.upgrade().is_none());
         wait(&peer, libc::POLLHUP);
+    }
+}
+
+#[test]
+fn a_shutdown_ends_the_calls_of_other_threads() {
+    const BYTES: usize = 1 << 16;
+    for _ in 0..ROUNDS {
+        let (ours, _peer) = pair(SMALL);
+        let fd = ours.0;
+        let poller = thread::spawn(move || wait(&borrowed(fd), libc::POLLIN));
+        let readers = [0; 2].map(|_| thread::spawn(move || receive_now(fd)));
+        let writer = thread::spawn(move || send(&borrowed(fd), &[0; BYTES], 0));
+        await_calls(&ours, 4);
+        // Nothing is said to the peer, and so nothing comes of it.
+        assert_eq!(rshutdown(fd, libc::SHUT_RD), 0);
+        assert_eq!(poller.join().unwrap(), libc::POLLIN);
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), Ok(0));
+        }
+        assert_eq!(rshutdown(fd, libc::SHUT_WR), 0);
+        match writer.join().unwrap() {
+            Ok(sent) => assert!(sent < BYTES),
+            Err(error) => assert_eq!(error, libc::EPIPE),
+        }
     }
 }
 
@@ -174,4 +203,32 @@ fn a_socket_closes_while_messages_arrive() {
         drop(ours);
         assert_eq!(sender.join().unwrap(), libc::EPIPE);
     }
+}
+
+#[test]
+fn one_thread_polls_and_another_one_writes() {
+    const BYTES: usize = 1 << 22;
+    let (ours, peer) = pair(SMALL);
+    let fd = ours.0;
+    let echo = thread::spawn(move || {
+        let mut left = BYTES;
+        while left > 0 {
+            let bytes = receive(&peer, 3000.min(left), 0).unwrap();
+            left -= bytes.len();
+            let mut at = 0;
+            while at < bytes.len() {
+                at += send(&peer, &bytes[at..], 0).unwrap();
+            }
+        }
+        peer
+    });
+    let writer = thread::spawn(move || {
+        let mut left = BYTES;
+        while left > 0 {
+            left -= send(&borrowed(fd), &vec![7; 2000.min(left)], 0).unwrap();
+        }
+    });
+    receive_exactly(&ours, BYTES);
+    writer.join().unwrap();
+    drop(echo.join().unwrap());
 }
