@@ -196,11 +196,14 @@ fn a_buffer_that_cannot_be_ends_the_stream_when_its_turn_comes() {
         length: 2048,
     };
     with(&liar, |stream| {
+        // Over the one that it offers by itself.
+        stream.progress();
         let to = stream.peer_table.addr + SGE_LEN as u64;
         let message = Message::Credits(stream.told);
         stream.post_note(&offered.emit(), to, message)
     })
     .expect("there is a place");
+    await_arrival(&liar);
     // The first half is honest.
     wait(&victim, libc::POLLOUT);
     let mut sent = 0;
