@@ -105,7 +105,8 @@ pub fn prepare(event: Event) -> Result<Option<Box<EventObject>>, Errno> {
 
 /// The reply came and the QP is ours to bring up: the program sees the result only.
 fn connect_now(id: &Id, object: &mut EventObject) {
-    let connected = qp::connect_qp(id).and_then(|()| agent()?.ready(id.key));
+    let gone = |_| Errno(libc::ECONNRESET);
+    let connected = qp::connect_qp(id).and_then(|()| agent()?.ready(id.key).map_err(gone));
     match connected {
         Ok(()) => object.c.event = EventKind::Established as u32,
         Err(errno) => {

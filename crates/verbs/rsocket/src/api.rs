@@ -173,9 +173,7 @@ unsafe fn receive(
     let mut taken = 0;
     loop {
         let state = socket.lock();
-        if !matches!(state.phase, Phase::Connected | Phase::Ended) {
-            return Err(Errno::NOTCONN);
-        }
+        state.was_connected()?;
         if len == 0 {
             return Ok(0);
         }
@@ -203,6 +201,7 @@ unsafe fn receive(
         };
         taken += got;
         if got == 0 && taken == 0 {
+            state.was_connected()?;
             let broken = state.stream.as_ref().and_then(|stream| {
                 // After the peer's goodbye the rest is silence.
                 stream.broken.filter(|_| !stream.peer_closed)
@@ -235,13 +234,11 @@ unsafe fn send(
         let state = socket.lock();
         let ended =
             |state: &super::socket::State| state.write_closed || state.phase != Phase::Connected;
-        match state.phase {
-            Phase::Connected => {}
-            Phase::Ended if taken > 0 => return Ok(taken),
-            Phase::Ended => return Err(broken_pipe(flags)),
-            _ => return Err(Errno::NOTCONN),
-        }
-        if state.write_closed {
+        if ended(&state) {
+            if taken > 0 {
+                return Ok(taken);
+            }
+            state.was_connected()?;
             return Err(broken_pipe(flags));
         }
         if taken == len {
@@ -380,18 +377,25 @@ fn receive_vector(socket: &Arc<Socket>, pieces: &[iovec], flags: c_int) -> Resul
     })
 }
 
-/// Does something with each piece that is not empty, up to one that is not done in full. An error
-/// behind the first byte is for the next call to find.
+/// Does something with each piece that is not empty, up to one that is not done in full, and with no more
+/// bytes than one call takes. `EINVAL` for pieces that are longer together than the answer can say. An
+/// error behind the first byte is for the next call to find.
 fn in_pieces(
     pieces: &[iovec],
     mut each: impl FnMut(&iovec, usize) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
+    let mut lengths = pieces.iter().map(|piece| piece.iov_len);
+    let total = lengths.try_fold(0_usize, |total, len| total.checked_add(len));
+    if total.is_none_or(|total| ssize_t::try_from(total).is_err()) {
+        return Err(Errno::INVAL);
+    }
     let mut taken = 0;
     for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
-        match each(piece, taken) {
+        let iov_len = piece.iov_len.min(BYTES_MAX - taken);
+        match each(&iovec { iov_len, ..*piece }, taken) {
             Ok(count) => {
                 taken += count;
-                if count < piece.iov_len {
+                if count < iov_len || taken == BYTES_MAX {
                     break;
                 }
             }
@@ -615,6 +619,7 @@ pub unsafe extern "C" fn riowrite(
         while taken < len {
             let state = socket.lock();
             if state.phase != Phase::Connected || state.write_closed {
+                state.was_connected()?;
                 return Err(Errno::PIPE);
             }
             let nonblocking = state.nonblocking || flags & libc::MSG_DONTWAIT != 0;
@@ -647,4 +652,31 @@ pub unsafe extern "C" fn riowrite(
         Ok(taken)
     })();
     count(written) as size_t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_taken_up_to_what_one_call_takes() {
+        let piece = |iov_len| iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len,
+        };
+        let all = |pieces: &[iovec]| {
+            let mut lengths = Vec::new();
+            let taken = in_pieces(pieces, |piece, _| {
+                lengths.push(piece.iov_len);
+                Ok(piece.iov_len)
+            });
+            (taken, lengths)
+        };
+        let whole = [piece(5), piece(0), piece(BYTES_MAX - 5)];
+        assert_eq!(all(&whole), (Ok(BYTES_MAX), vec![5, BYTES_MAX - 5]));
+        let more = [piece(BYTES_MAX - 5), piece(6), piece(7)];
+        assert_eq!(all(&more), (Ok(BYTES_MAX), vec![BYTES_MAX - 5, 5]));
+        let beyond = [piece(5), piece(isize::MAX as usize - 4)];
+        assert_eq!(all(&beyond), (Err(Errno::INVAL), vec![]));
+    }
 }

@@ -42,7 +42,7 @@ fn poll(items: &mut [pollfd], timeout_ms: c_int) -> c_int {
         return unsafe { libc::poll(items.as_mut_ptr(), items.len() as nfds_t, timeout_ms) };
     }
     loop {
-        let ready = look(items, &sockets, false);
+        let ready = look(items, &sockets, None);
         let now = Instant::now();
         if ready != 0 || deadline.is_some_and(|deadline| now >= deadline) {
             return ready;
@@ -51,30 +51,46 @@ fn poll(items: &mut [pollfd], timeout_ms: c_int) -> c_int {
             std::hint::spin_loop();
             continue;
         }
-        let ready = look(items, &sockets, true);
+        let mut seen = Vec::with_capacity(items.len());
+        let ready = look(items, &sockets, Some(&mut seen));
+        let slept = match ready {
+            0 => sleep(items, &sockets, deadline),
+            _ => Ok(()),
+        };
+        for (socket, seen) in sockets.iter().flatten().zip(seen) {
+            socket.wake_up(&mut socket.lock(), seen);
+        }
         if ready != 0 {
             return ready;
         }
-        if let Err(errno) = sleep(items, &sockets, deadline) {
+        if let Err(errno) = slept {
             return answer(Err(errno));
         }
     }
 }
 
-/// Fills in what is ready now. `arm`: asks each socket's CQ for an event before it looks.
-fn look(items: &mut [pollfd], sockets: &[Option<Arc<Socket>>], arm: bool) -> c_int {
+/// Fills in what is ready now. `asleep`: asks each socket's CQ for an event before it looks, so that the thread can
+/// sleep then, and puts there what each socket's `wake_up` is told.
+fn look(
+    items: &mut [pollfd],
+    sockets: &[Option<Arc<Socket>>],
+    mut asleep: Option<&mut Vec<u64>>,
+) -> c_int {
     let mut ready = 0;
     for (item, socket) in items.iter_mut().zip(sockets) {
         item.revents = 0;
         match socket {
             Some(socket) => {
                 let mut state = socket.lock();
-                if arm {
+                if asleep.is_some() {
                     // One that cannot be armed is broken, which shows below.
                     let _ = state.arm();
                 }
                 socket.step(&mut state);
                 item.revents = readiness(&mut state, socket, item.events);
+                if let Some(seen) = asleep.as_deref_mut() {
+                    seen.push(socket.fall_asleep(&mut state));
+                }
             }
             None if item.fd >= 0 => {
                 // SAFETY: one pollfd that lives through the call.
@@ -125,8 +141,9 @@ fn readiness(state: &mut State, socket: &Socket, wanted: i16) -> i16 {
         }
         Phase::New | Phase::Bound => ready |= libc::POLLOUT | libc::POLLHUP,
         Phase::Connecting => {}
+        Phase::Closed => ready |= libc::POLLNVAL,
     }
-    ready & (wanted | libc::POLLERR | libc::POLLHUP)
+    ready & (wanted | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL)
 }
 
 /// Sleeps on everything that can make one of the items ready.
@@ -148,20 +165,10 @@ fn sleep(
     });
     // SAFETY: the vector is a valid array of its length.
     let ret = unsafe { libc::poll(all.as_mut_ptr(), all.len() as nfds_t, timeout_ms) };
-    let result = match ret {
+    match ret {
         -1 => Err(Errno(sluice_verbs_calls::errno::errno())),
         _ => Ok(()),
-    };
-    for socket in sockets.iter().flatten() {
-        let mut state = socket.lock();
-        // A thread that sleeps in a call of its own takes its events itself.
-        if !state.sleeping() {
-            state.take_completion_events();
-        }
-        drop(state);
-        socket.notify();
     }
-    result
 }
 
 /// # Safety
@@ -212,6 +219,9 @@ pub unsafe extern "C" fn rselect(
     };
     if poll(&mut items, timeout_ms) < 0 {
         return -1;
+    }
+    if items.iter().any(|item| item.revents & libc::POLLNVAL != 0) {
+        return answer(Err(Errno::BADF));
     }
     let mut ready = 0;
     for (set, event, meaning) in sets {

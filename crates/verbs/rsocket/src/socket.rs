@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::stream::{Sizes, Stream};
@@ -10,11 +10,14 @@ use super::wire::{CONN_DATA_LEN, ConnData};
 use crate::ffi::*;
 use sluice_rdmacm::abi::*;
 use sluice_rdmacm::address::Address;
-use sluice_rdmacm::channel::EventKind;
+use sluice_rdmacm::channel::{Body, Event, EventKind};
 use sluice_rdmacm::object::{ChannelObject, EventObject, Id, agent};
 use sluice_rdmacm::verbs::{check, check_pointer};
 use sluice_rdmacm::{Errno, calls, cm_calls, device, errno_of, events, qp};
+use sluice_verbs_calls::errno::{errno, set_errno};
 
+/// Wakes threads that sleep: the connection manager has no such event.
+const WAKE: EventKind = EventKind::AddrChange;
 /// How long a call polls before it sleeps, as rsocket(7)'s polling_time.
 const POLLING: Duration = Duration::from_micros(10);
 /// How long `rclose` waits for what was sent, when SO_LINGER does not say.
@@ -29,6 +32,8 @@ pub enum Phase {
     Connected,
     /// It was connected, or could not be.
     Ended,
+    /// By `rclose`, while other threads are in a call with it.
+    Closed,
 }
 
 pub struct State {
@@ -49,8 +54,11 @@ pub struct State {
     pub keepalive: bool,
     pub oob_inline: bool,
     pub linger: Option<u32>,
-    /// A thread sleeps on the descriptors and takes the completion events from them.
-    sleeper: bool,
+    /// Threads that sleep on the descriptors.
+    sleepers: usize,
+    /// Those among them that went to sleep before the last change, and the number of that.
+    stale: usize,
+    changes: u64,
     /// Completion events that were asked for and did not come yet.
     armed: bool,
 }
@@ -63,7 +71,6 @@ pub struct Socket {
     /// The event channel, whose descriptor is the socket's number.
     channel: Box<ChannelObject>,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 impl Socket {
@@ -101,10 +108,11 @@ impl Socket {
                 keepalive: false,
                 oob_inline: false,
                 linger: None,
-                sleeper: false,
+                sleepers: 0,
+                stale: 0,
+                changes: 0,
                 armed: false,
             }),
-            changed: Condvar::new(),
         })
     }
 
@@ -165,6 +173,7 @@ impl Socket {
             Phase::Connecting => {}
             Phase::Connected => return Err(Errno(libc::EISCONN)),
             Phase::Listening | Phase::Ended => return Err(Errno::INVAL),
+            Phase::Closed => return Err(Errno::BADF),
         }
         state.step(&self.channel);
         if state.nonblocking && state.phase == Phase::Connecting {
@@ -173,6 +182,7 @@ impl Socket {
         let mut state = self.wait(state, false, |state| state.phase != Phase::Connecting)?;
         match state.phase {
             Phase::Connected => Ok(()),
+            Phase::Closed => Err(Errno::BADF),
             _ => Err(state.take_error().unwrap_or(Errno(libc::ECONNREFUSED))),
         }
     }
@@ -180,18 +190,27 @@ impl Socket {
     /// Takes a connection request and accepts it.
     pub fn accept(&self) -> Result<Arc<Self>, Errno> {
         loop {
-            let (nonblocking, sizes) = {
-                let state = self.lock();
-                if state.phase != Phase::Listening {
-                    return Err(Errno::INVAL);
-                }
-                (state.nonblocking, state.sizes)
-            };
-            // A request that went away meanwhile leaves nothing behind.
-            if nonblocking && !self.readable_now() {
-                return Err(Errno::AGAIN);
+            let state = self.lock();
+            match state.phase {
+                Phase::Listening => {}
+                Phase::Closed => return Err(Errno::BADF),
+                _ => return Err(Errno::INVAL),
             }
-            let event = events::next(&self.channel.channel)?;
+            let sizes = state.sizes;
+            let Some(event) = self.channel.channel.try_next() else {
+                if state.nonblocking {
+                    return Err(Errno::AGAIN);
+                }
+                let mut items = state.descriptors(self.fd());
+                drop(state);
+                sleep(&mut items)?;
+                continue;
+            };
+            drop(state);
+            // A request that went away meanwhile leaves nothing behind.
+            let Some(event) = events::prepare(event)? else {
+                continue;
+            };
             if event.c.event != EventKind::ConnectRequest as u32 {
                 event.owner.done();
                 continue;
@@ -251,16 +270,6 @@ impl Socket {
         Ok(socket)
     }
 
-    fn readable_now(&self) -> bool {
-        let mut item = libc::pollfd {
-            fd: self.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one pollfd that lives through the call.
-        unsafe { libc::poll(&raw mut item, 1, 0) == 1 }
-    }
-
     /// Waits until `done`. Polls for a while, then sleeps on the socket's descriptors;
     /// `EAGAIN` at once when `nonblocking`, `EINTR` after a signal handler.
     pub fn wait<'a>(
@@ -284,38 +293,37 @@ impl Socket {
                 state = self.lock();
                 continue;
             }
-            if state.sleeper {
-                // Whoever sleeps on the descriptors tells everybody.
-                state = self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
             state.arm()?;
             state.step(&self.channel);
             if done(&mut state) {
                 return Ok(state);
             }
-            state.sleeper = true;
+            let seen = self.fall_asleep(&mut state);
             let mut items = state.descriptors(self.fd());
             drop(state);
-            // SAFETY: the array lives through the call.
-            let ret = unsafe { libc::poll(items.as_mut_ptr(), 2, -1) };
-            let error = errno_of(&std::io::Error::last_os_error());
+            let slept = sleep(&mut items);
             state = self.lock();
-            state.sleeper = false;
-            state.take_completion_events();
-            self.changed.notify_all();
-            if ret < 0 {
-                return Err(error);
-            }
+            self.wake_up(&mut state, seen);
+            slept?;
         }
     }
 
-    /// Wakes the threads that wait for the one that slept on the descriptors.
-    pub fn notify(&self) {
-        self.changed.notify_all();
+    /// Comes before a sleep on the descriptors, under the lock under which the thread has armed the CQ and looked.
+    /// Gives what `wake_up` is told behind it.
+    pub fn fall_asleep(&self, state: &mut State) -> u64 {
+        // All who were to wake up have done so.
+        if state.stale == 0 && state.phase != Phase::Closed {
+            self.channel.channel.take(|event| event.kind == WAKE);
+        }
+        state.sleepers += 1;
+        state.changes
+    }
+
+    pub fn wake_up(&self, state: &mut State, seen: u64) {
+        state.sleepers -= 1;
+        state.stale -= usize::from(seen != state.changes);
+        state.take_completion_events();
+        state.step(&self.channel);
     }
 
     /// Looks at everything that has come.
@@ -331,9 +339,7 @@ impl Socket {
 
     pub fn shutdown(&self, read: bool, write: bool) -> Result<(), Errno> {
         let mut state = self.lock();
-        if !matches!(state.phase, Phase::Connected | Phase::Ended) {
-            return Err(Errno::NOTCONN);
-        }
+        state.was_connected()?;
         if read {
             state.read_closed = true;
         }
@@ -345,7 +351,7 @@ impl Socket {
                 stream.close_write(all);
             }
         }
-        self.changed.notify_all();
+        state.wake_others(&self.channel);
         Ok(())
     }
 
@@ -356,7 +362,9 @@ impl Socket {
             Some(seconds) => Duration::from_secs(u64::from(seconds)),
             None => LINGER,
         };
-        if state.phase == Phase::Connected {
+        // Other threads begin nothing any more.
+        let phase = std::mem::replace(&mut state.phase, Phase::Closed);
+        if phase == Phase::Connected {
             if let Some(stream) = state.stream.as_mut() {
                 stream.progress();
                 stream.close_write(true);
@@ -373,21 +381,29 @@ impl Socket {
                 pause = (pause * 2).min(Duration::from_millis(1));
                 state = self.lock();
                 state.step(&self.channel);
+                state.take_events(&self.channel);
             }
             // SAFETY: the socket's identifier.
             let _ = unsafe { qp::fail_qp(Id::of(state.id)) };
             let _ = agent().and_then(|agent| agent.disconnect(state.key()));
         }
-        state.phase = Phase::Ended;
-        state.read_closed = true;
-        state.write_closed = true;
-        state.error = libc::EBADF;
-        self.changed.notify_all();
+        state.wake_others(&self.channel);
+    }
+}
+
+/// Sleeps until a descriptor is readable; `EINTR` after a signal handler.
+fn sleep(items: &mut [libc::pollfd]) -> Result<(), Errno> {
+    // SAFETY: the slice is a valid array of its length.
+    match unsafe { libc::poll(items.as_mut_ptr(), items.len() as libc::nfds_t, -1) } {
+        -1 => Err(errno_of(&std::io::Error::last_os_error())),
+        _ => Ok(()),
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // The last call that used it has its answer already.
+        let answered = errno();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nobody else has the socket any more. The QP goes before the memory that
         // it uses, and both before the CQ.
@@ -401,13 +417,14 @@ impl Drop for Socket {
             }
             cm_calls::rdma_destroy_id(state.id);
         }
+        set_errno(answered);
     }
 }
 
-fn conn_param(data: &[u8; CONN_DATA_LEN]) -> rdma_conn_param {
+fn conn_param(data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
-        private_data_len: CONN_DATA_LEN as u8,
+        private_data_len: data.len() as u8,
         responder_resources: 0,
         initiator_depth: 0,
         flow_control: 1,
@@ -422,6 +439,15 @@ impl State {
     pub fn key(&self) -> sluice_rdmacm::channel::Key {
         // SAFETY: the identifier lives as long as the socket.
         unsafe { Id::of(self.id) }.key
+    }
+
+    /// There is a connection, or there was one.
+    pub fn was_connected(&self) -> Result<(), Errno> {
+        match self.phase {
+            Phase::Connected | Phase::Ended => Ok(()),
+            Phase::Closed => Err(Errno::BADF),
+            _ => Err(Errno::NOTCONN),
+        }
     }
 
     pub fn take_error(&mut self) -> Option<Errno> {
@@ -455,7 +481,7 @@ impl State {
     }
 
     /// Takes the events that were asked for off their descriptor.
-    pub fn take_completion_events(&mut self) {
+    fn take_completion_events(&mut self) {
         if self.comp.is_null() || !self.armed {
             return;
         }
@@ -467,10 +493,6 @@ impl State {
             }
         }
         self.armed = false;
-    }
-
-    pub fn sleeping(&self) -> bool {
-        self.sleeper
     }
 
     /// CQ, QP and stream for a connection.
@@ -523,39 +545,80 @@ impl State {
         if let Some(stream) = self.stream.as_mut()
             && self.phase != Phase::Connecting
         {
-            stream.progress();
+            let mut has_changed = stream.progress();
             if stream.broken.is_some() && self.phase == Phase::Connected {
                 self.phase = Phase::Ended;
+                has_changed = true;
+            }
+            if has_changed {
+                self.wake_others(channel);
             }
         }
-        if self.phase == Phase::Listening {
-            return;
+        if !matches!(self.phase, Phase::Listening | Phase::Closed) {
+            self.take_events(channel);
         }
-        while let Some(event) = channel
-            .channel
-            .try_next()
-            .and_then(|event| events::prepare(event).ok().flatten())
-        {
-            let result = self.event(&event);
-            event.owner.done();
-            if let Err(errno) = result {
-                self.error = errno.0;
-                self.phase = Phase::Ended;
+    }
+
+    /// What this thread took or changed, others that sleep may wait for. Each of them wakes up once, for the event
+    /// stays until all have left.
+    fn wake_others(&mut self, channel: &ChannelObject) {
+        let is_raised = self.stale > 0;
+        self.changes += 1;
+        self.stale = self.sleepers;
+        if !is_raised && (self.stale > 0 || self.phase == Phase::Closed) {
+            let wake = Event::with(self.key(), WAKE, 0, Body::None);
+            channel.channel.push(wake);
+        }
+    }
+
+    fn take_events(&mut self, channel: &ChannelObject) {
+        loop {
+            let events = channel.channel.take(|event| event.kind != WAKE);
+            if events.is_empty() {
+                return;
             }
+            for event in events {
+                if let Some(event) = events::prepare(event).ok().flatten() {
+                    self.take_event(&event);
+                    event.owner.done();
+                }
+            }
+            self.wake_others(channel);
+        }
+    }
+
+    fn take_event(&mut self, event: &EventObject) {
+        if let Err(errno) = self.event(event) {
+            self.error = errno.0;
+            self.phase = Phase::Ended;
+            // There is no connection, so nothing comes from the peer either.
+            // SAFETY: the identifier lives as long as the socket; the QP goes before the memory that it uses.
+            unsafe { qp::rdma_destroy_qp(self.id) };
+            self.stream = None;
         }
     }
 
     fn event(&mut self, event: &EventObject) -> Result<(), Errno> {
         let is = |kind: EventKind| event.c.event == kind as u32;
         if self.phase != Phase::Connecting {
-            if is(EventKind::Disconnected) {
+            let is_goodbye = is(EventKind::Disconnected);
+            // The peer asked for this connection, and then did not take it.
+            let is_left = is(EventKind::Rejected)
+                || is(EventKind::Unreachable)
+                || is(EventKind::ConnectError);
+            if let Some(stream) = self.stream.as_mut()
+                && (is_goodbye || is_left)
+            {
                 // What had arrived before can still be read.
-                if let Some(stream) = self.stream.as_mut() {
-                    stream.progress();
-                    stream.peer_closed = true;
-                    stream.broken.get_or_insert(Errno::PIPE);
+                stream.progress();
+                stream.peer_closed |= is_goodbye;
+                stream.broken.get_or_insert(match is_goodbye {
+                    true => Errno::PIPE,
+                    false => Errno(libc::ECONNRESET),
+                });
+                if self.phase == Phase::Connected {
+                    self.phase = Phase::Ended;
                 }
-                self.phase = Phase::Ended;
             }
             return Ok(());
         }
@@ -594,3 +657,6 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod liars;

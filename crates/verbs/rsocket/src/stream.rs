@@ -65,9 +65,10 @@ pub struct Stream {
     table: Region,
     /// Places free in the send queue.
     places: u32,
-    /// Data messages sent, and how many may be.
+    /// Data messages sent, how many may be, and how many the peer takes at a time.
     sent: u16,
     granted: u16,
+    credits: u16,
     /// The peer's table, and its entry that is due next.
     peer_table: Buffer,
     peer_entry: usize,
@@ -127,6 +128,7 @@ impl Stream {
             places: Self::queue_sizes(&sizes).0,
             sent: 0,
             granted: 0,
+            credits: 0,
             peer_table: Buffer::default(),
             peer_entry: 1,
             peer_iomaps: 0,
@@ -176,6 +178,7 @@ impl Stream {
 
     pub fn connected(&mut self, peer: &ConnData) {
         self.granted = peer.credits;
+        self.credits = peer.credits;
         self.peer_table = peer.table;
         self.peer_iomaps = peer.iomap_count;
         self.target = peer.first;
@@ -244,8 +247,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what has completed and tells the peer what it should know.
-    pub fn progress(&mut self) {
+    /// Takes what has completed and tells the peer what it should know. Whether there was something.
+    pub fn progress(&mut self) -> bool {
+        let mut has_come = false;
         // SAFETY: all zeros is a valid completion.
         let mut done: [ibv_wc; COMPLETIONS] = unsafe { std::mem::zeroed() };
         loop {
@@ -254,8 +258,9 @@ impl Stream {
                 unsafe { (calls().poll_cq)(self.cq, COMPLETIONS as i32, done.as_mut_ptr()) };
             let Ok(count) = usize::try_from(count) else {
                 self.broken.get_or_insert(Errno(libc::EIO));
-                return;
+                return true;
             };
+            has_come |= count > 0;
             for wc in &done[..count.min(COMPLETIONS)] {
                 if let Err(errno) = self.completed(wc) {
                     self.broken.get_or_insert(errno);
@@ -268,6 +273,7 @@ impl Stream {
         if self.broken.is_none() && !self.peer_closed {
             self.tell_peer();
         }
+        has_come
     }
 
     fn completed(&mut self, wc: &ibv_wc) -> Result<(), Errno> {
@@ -291,7 +297,14 @@ impl Stream {
                     return Err(Errno(libc::EPROTO));
                 }
             }
-            Some(Message::Credits(limit)) => self.granted = limit,
+            Some(Message::Credits(limit)) => {
+                // What was granted cannot be taken back, and nothing beyond the peer's queue be granted.
+                let left = |limit: u16| limit.wrapping_sub(self.sent);
+                if !(left(self.granted)..=self.credits).contains(&left(limit)) {
+                    return Err(Errno(libc::EPROTO));
+                }
+                self.granted = limit;
+            }
             Some(Message::Disconnect | Message::Shutdown) => self.peer_closed = true,
             Some(Message::IoMap(_) | Message::KeepAlive) => {}
             None => return Err(Errno(libc::EPROTO)),
@@ -361,11 +374,16 @@ impl Stream {
         }
         let next = (self.entry + 1) % TABLE_ENTRIES;
         let at = next * SGE_LEN;
-        if self.table.load_last(at + SGE_LEN - 4) > 0 {
-            let offered = Buffer::parse(&self.table.read_array(at));
+        // The peer may write to the entry meanwhile, so each word of it is read once.
+        let length = self.table.load_last(at + SGE_LEN - 4);
+        if length > 0 {
+            let offered = Buffer {
+                addr: u64::from_ne_bytes(self.table.read_array(at)),
+                key: u32::from_ne_bytes(self.table.read_array(at + 8)),
+                length,
+            };
             self.table.write_slice(at, &[0; SGE_LEN]);
-            // The peer may have written to the entry meanwhile.
-            if offered.length == 0 || !offered.is_possible() {
+            if !offered.is_possible() {
                 self.broken.get_or_insert(Errno(libc::EPROTO));
                 return;
             }
@@ -621,4 +639,4 @@ impl Drop for Stream {
 }
 
 #[cfg(test)]
-mod liars;
+pub(crate) mod liars;

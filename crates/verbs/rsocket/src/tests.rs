@@ -1,16 +1,20 @@
 //! Two rsockets of one process over the real engine, used as programs use them.
 
 use std::ffi::{c_int, c_void};
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::thread;
 
 use libc::{iovec, msghdr, pollfd, sockaddr, sockaddr_in, socklen_t};
 
 use super::api::*;
-use super::options::{RDMA_RQSIZE, SOL_RDMA, rsetsockopt};
+use super::options::{RDMA_RQSIZE, SOL_RDMA, rgetsockopt, rsetsockopt};
 use super::poll::rpoll;
 use sluice_rdmacm::loopback;
 use sluice_verbs_calls::errno::errno;
+
+mod arguments;
+mod closing;
 
 /// For a condition that only a hang does not reach.
 const PATIENCE_MS: c_int = 60_000;
@@ -38,7 +42,7 @@ fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) {
     assert_eq!(status, 0, "errno {}", errno());
 }
 
-fn new_socket(buffers: Buffers) -> Socket {
+pub(crate) fn new_socket(buffers: Buffers) -> Socket {
     let socket = Socket(rsocket(libc::AF_INET, libc::SOCK_STREAM, 0));
     assert!(socket.0 >= 0, "errno {}", errno());
     if let Some(bytes) = buffers.bytes {
@@ -51,43 +55,85 @@ fn new_socket(buffers: Buffers) -> Socket {
     socket
 }
 
-/// Two connected sockets.
-pub(crate) fn pair(buffers: Buffers) -> (Socket, Socket) {
-    const LEN: socklen_t = size_of::<sockaddr_in>() as socklen_t;
+const ADDRESS_LEN: socklen_t = size_of::<sockaddr_in>() as socklen_t;
+
+fn address_of(ip: Ipv4Addr, port: u16) -> sockaddr_in {
     // SAFETY: all zeros is a valid address.
     let mut address: sockaddr_in = unsafe { std::mem::zeroed() };
     address.sin_family = libc::AF_INET as u16;
-    address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+    address.sin_addr.s_addr = u32::from(ip).to_be();
+    address.sin_port = port.to_be();
+    address
+}
+
+/// A socket that listens, and where.
+pub(crate) fn listener(buffers: Buffers, ip: Ipv4Addr) -> (Socket, sockaddr_in) {
+    let mut address = address_of(ip, 0);
     let listener = new_socket(buffers);
-    let mut len = LEN;
+    let mut len = ADDRESS_LEN;
     let pointer: *mut sockaddr = (&raw mut address).cast();
     // SAFETY: the address lives through the calls.
     unsafe {
-        assert_eq!(rbind(listener.0, pointer, LEN), 0, "errno {}", errno());
-        assert_eq!(rlisten(listener.0, 1), 0, "errno {}", errno());
+        assert_eq!(rbind(listener.0, pointer, len), 0, "errno {}", errno());
+        assert_eq!(rlisten(listener.0, 0), 0, "errno {}", errno());
         assert_eq!(rgetsockname(listener.0, pointer, &raw mut len), 0);
     }
     assert_ne!(address.sin_port, 0);
+    (listener, address)
+}
+
+pub(crate) fn connect(client: &Socket, address: &sockaddr_in) -> Result<(), c_int> {
+    // SAFETY: the address lives through the call.
+    match unsafe { rconnect(client.0, (&raw const *address).cast(), ADDRESS_LEN) } {
+        0 => Ok(()),
+        _ => Err(errno()),
+    }
+}
+
+pub(crate) fn accept(listener: c_int) -> Result<Socket, c_int> {
+    // SAFETY: nobody wants the address.
+    match unsafe { raccept(listener, std::ptr::null_mut(), std::ptr::null_mut()) } {
+        -1 => Err(errno()),
+        accepted => Ok(Socket(accepted)),
+    }
+}
+
+/// Two connected sockets.
+pub(crate) fn pair(buffers: Buffers) -> (Socket, Socket) {
+    let (listener, address) = listener(buffers, Ipv4Addr::LOCALHOST);
     let client = thread::spawn(move || {
         let client = new_socket(buffers);
-        // SAFETY: the address lives through the calls.
-        unsafe {
-            let status = rconnect(client.0, (&raw const address).cast(), LEN);
-            assert_eq!(status, 0, "errno {}", errno());
+        assert_eq!(connect(&client, &address), Ok(()));
+        // SAFETY: all zeros is a valid address, and this one lives through the call.
+        let peer = unsafe {
             let mut peer: sockaddr_in = std::mem::zeroed();
-            let mut len = LEN;
-            assert_eq!(
-                rgetpeername(client.0, (&raw mut peer).cast(), &raw mut len),
-                0
-            );
-            assert_eq!(peer.sin_port, address.sin_port);
-        }
+            let mut len = ADDRESS_LEN;
+            let status = rgetpeername(client.0, (&raw mut peer).cast(), &raw mut len);
+            assert_eq!(status, 0);
+            peer
+        };
+        assert_eq!(peer.sin_port, address.sin_port);
         client
     });
-    // SAFETY: nobody wants the address.
-    let server = unsafe { raccept(listener.0, std::ptr::null_mut(), std::ptr::null_mut()) };
-    assert!(server >= 0, "errno {}", errno());
-    (client.join().expect("it connects"), Socket(server))
+    let server = accept(listener.0).expect("there is a request");
+    (client.join().expect("it connects"), server)
+}
+
+pub(crate) fn pending_error(socket: &Socket) -> c_int {
+    let (mut error, mut len): (c_int, socklen_t) = (0, 4);
+    let value = (&raw mut error).cast();
+    // SAFETY: the value and its length live through the call.
+    let status = unsafe {
+        rgetsockopt(
+            socket.0,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            value,
+            &raw mut len,
+        )
+    };
+    assert_eq!(status, 0, "errno {}", errno());
+    error
 }
 
 pub(crate) fn wait(socket: &Socket, events: i16) -> i16 {
@@ -362,15 +408,8 @@ fn datagrams_to_nobody_are_lost_and_no_error() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = nobody.local_addr().unwrap().port();
     drop(nobody);
-    // SAFETY: all zeros is a valid address.
-    let mut address: sockaddr_in = unsafe { std::mem::zeroed() };
-    address.sin_family = libc::AF_INET as u16;
-    address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
-    address.sin_port = port.to_be();
-    let at = (&raw const address).cast::<sockaddr>();
-    // SAFETY: the address lives through the call.
-    let status = unsafe { rconnect(socket.0, at, size_of::<sockaddr_in>() as socklen_t) };
-    assert_eq!(status, 0, "errno {}", errno());
+    let address = address_of(Ipv4Addr::LOCALHOST, port);
+    assert_eq!(connect(&socket, &address), Ok(()));
     for _ in 0..3 {
         // Over the loopback the kernel's answer is there before the next call.
         assert_eq!(send(&socket, b"question", 0), Ok(8));
@@ -386,7 +425,7 @@ fn all_of_it_over_queue_pair_1() {
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .arg("tests")
+        .args(["tests", "liars"])
         .env(loopback::VARIABLE, "1")
         .output()
         .unwrap();
@@ -396,5 +435,8 @@ fn all_of_it_over_queue_pair_1() {
         "{said}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("tests::"), "{said}");
+    assert!(
+        said.contains("tests::") && said.contains("liars::"),
+        "{said}"
+    );
 }

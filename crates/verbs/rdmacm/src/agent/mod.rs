@@ -345,12 +345,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Active side: tells the peer that this side's QP is ready.
+    /// Active side: tells the peer that this side's QP is ready. One that has disconnected meanwhile, as after
+    /// all it had to say, was connected: DISCONNECTED waits to be taken.
     pub fn ready(&self, key: Key) -> Result<(), Errno> {
         let mut table = self.table();
-        let endpoint = table.endpoint_in(key, &[State::ResponseReceived])?;
-        endpoint.send(&Message::ReadyToUse);
-        endpoint.state = State::Established;
+        let endpoint = table.endpoint_in(key, &[State::ResponseReceived, State::TimeWait])?;
+        if endpoint.state == State::ResponseReceived {
+            endpoint.send(&Message::ReadyToUse);
+            endpoint.state = State::Established;
+        }
         Ok(())
     }
 

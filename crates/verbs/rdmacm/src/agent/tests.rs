@@ -330,6 +330,29 @@ fn the_requester_goes_away_before_it_is_accepted() {
     assert_eq!((event.key, event.status), (passive, 4));
 }
 
+/// As a server that says one thing and closes.
+#[test]
+fn a_peer_that_disconnects_before_this_side_is_ready_was_connected() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = side_with(&directory, 1, limits());
+    let time_wait = Duration::from_secs(600);
+    let patient = Limits {
+        time_wait,
+        ..limits()
+    };
+    let client = side_with(&directory, 1, patient);
+    let (_, address) = server.listen(TCP, 8);
+    let active = client.requested(address);
+    let passive = server.expect(EventKind::ConnectRequest).key;
+    let accepted = server.agent.accept(passive, params(9), private(b""));
+    assert_eq!(accepted, Ok(()));
+    server.agent.disconnect(passive).unwrap();
+    server.expect(EventKind::Disconnected);
+    client.expect(EventKind::ConnectResponse);
+    assert_eq!(client.agent.ready(active), Ok(()));
+    assert_eq!(client.expect(EventKind::Disconnected).key, active);
+}
+
 #[test]
 fn death_of_an_established_peer_disconnects() {
     let (_directory, server, client) = sides();

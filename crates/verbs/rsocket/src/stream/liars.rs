@@ -1,20 +1,28 @@
 //! A peer that does not keep to the protocol: the stream of who hears it ends, or goes on, and nothing else happens.
 
+use std::collections::HashSet;
+use std::sync::atomic::{
+    AtomicBool, AtomicU32,
+    Ordering::{Relaxed, Release},
+};
+use std::thread;
+
 use libc::{EPIPE, EPROTO, MSG_DONTWAIT};
 
 use super::Stream;
+use crate::poll::rpoll;
 use crate::tests::{Buffers, Socket, pair, receive, receive_exactly, send, wait};
 use crate::wire::{Buffer, DATA_LEN_MAX, Message, SGE_LEN};
 use crate::{Kind, find};
 
 /// Bytes of a buffer, and messages that may be sent ahead.
-const SMALL: Buffers = Buffers {
+pub(crate) const SMALL: Buffers = Buffers {
     bytes: Some(4096),
     receives: Some(16),
 };
 
 /// Does something with the liar's own stream.
-fn with<T>(liar: &Socket, act: impl FnOnce(&mut Stream) -> T) -> T {
+pub(crate) fn with<T>(liar: &Socket, act: impl FnOnce(&mut Stream) -> T) -> T {
     let Some(Kind::Stream(socket)) = find(liar.0) else {
         panic!("a stream");
     };
@@ -23,7 +31,7 @@ fn with<T>(liar: &Socket, act: impl FnOnce(&mut Stream) -> T) -> T {
 }
 
 /// Says 32 bits of immediate data, with nothing else.
-fn say(liar: &Socket, word: u32) {
+pub(crate) fn say(liar: &Socket, word: u32) {
     with(liar, |stream| {
         stream
             .post_word(None, false, (0, 0), Some(word), 0)
@@ -42,8 +50,19 @@ fn await_arrival(liar: &Socket) {
     }
 }
 
+/// The connection is no more, as far as the liar has heard.
+fn has_ended(liar: &Socket) -> bool {
+    let mut item = libc::pollfd {
+        fd: liar.0,
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: one pollfd that lives through the call.
+    unsafe { rpoll(&raw mut item, 1, 0) == 1 }
+}
+
 /// Each socket goes on where others are lied to.
-fn be_honest((one, other): (Socket, Socket)) {
+pub(crate) fn be_honest((one, other): (Socket, Socket)) {
     assert_eq!(send(&one, b"honest", 0), Ok(6));
     assert_eq!(receive_exactly(&other, 6), b"honest");
 }
@@ -98,6 +117,63 @@ fn more_messages_than_were_granted_end_the_stream() {
 }
 
 #[test]
+fn credits_that_are_taken_back_end_the_stream() {
+    let (liar, victim) = pair(SMALL);
+    for index in 0..40 {
+        // What was said may be said again.
+        say(
+            &liar,
+            Message::Credits(with(&liar, |stream| stream.told)).emit(),
+        );
+        wait(&victim, libc::POLLOUT);
+        assert_eq!(send(&victim, &[index], 0), Ok(1));
+        assert_eq!(receive_exactly(&liar, 1), [index]);
+    }
+    // One less, no more than was sent, less than that, and one more than the liar has receives for.
+    for lie in [None, Some(1), Some(0), Some(18)] {
+        let (liar, victim) = pair(SMALL);
+        assert_eq!(send(&victim, b"a", 0), Ok(1));
+        assert_eq!(receive_exactly(&liar, 1), b"a");
+        let limit = lie.unwrap_or_else(|| with(&liar, |stream| stream.told) - 1);
+        say(&liar, Message::Credits(limit).emit());
+        assert_eq!(receive(&victim, 1, 0), Err(EPROTO), "{limit}");
+        assert_eq!(send(&victim, b"x", 0), Err(EPIPE), "{limit}");
+    }
+}
+
+/// The transport writes to the table of a process that runs; here a thread does.
+#[test]
+fn an_entry_that_changes_while_it_is_read_is_read_once() {
+    let (_liar, victim) = pair(SMALL);
+    let table = with(&victim, |stream| stream.table.addr(0)) as usize;
+    let is_done = AtomicBool::new(false);
+    let taken = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Relaxed) {
+                for (entry, length) in [(0, 2048), (1, 2048), (0, 0), (1, 0)] {
+                    let at = (table + entry * SGE_LEN + 12) as *mut u32;
+                    // SAFETY: the last word of an entry of the victim's table, which lives through the scope.
+                    unsafe { AtomicU32::from_ptr(at) }.store(length, Release);
+                }
+            }
+        });
+        let take = |stream: &mut Stream| {
+            stream.target.length = 0;
+            stream.next_target();
+            (stream.target.length, stream.broken)
+        };
+        let mut taken = HashSet::new();
+        for _ in 0..200_000 {
+            taken.insert(with(&victim, take));
+        }
+        is_done.store(true, Relaxed);
+        taken
+    });
+    // Nothing, or what stood there.
+    assert_eq!(taken, HashSet::from([(0, None), (2048, None)]));
+}
+
+#[test]
 fn the_end_may_be_said_twice_and_mappings_that_there_are_not_are_nothing() {
     let (liar, victim) = pair(SMALL);
     for message in [Message::IoMap(0), Message::IoMap(255), Message::KeepAlive] {
@@ -120,11 +196,14 @@ fn a_buffer_that_cannot_be_ends_the_stream_when_its_turn_comes() {
         length: 2048,
     };
     with(&liar, |stream| {
+        // Over the one that it offers by itself.
+        stream.progress();
         let to = stream.peer_table.addr + SGE_LEN as u64;
         let message = Message::Credits(stream.told);
         stream.post_note(&offered.emit(), to, message)
     })
     .expect("there is a place");
+    await_arrival(&liar);
     // The first half is honest.
     wait(&victim, libc::POLLOUT);
     let mut sent = 0;
@@ -137,4 +216,29 @@ fn a_buffer_that_cannot_be_ends_the_stream_when_its_turn_comes() {
         }
     };
     assert_eq!((end, sent), (EPIPE, 2048));
+}
+
+/// What a peer may say as often as it likes, and what it must not say.
+#[test]
+fn a_socket_closes_while_a_liar_speaks() {
+    for message in [Message::KeepAlive, Message::IoMap(7), Message::Data(100)] {
+        for _ in 0..20 {
+            let (liar, victim) = pair(SMALL);
+            say(&liar, message.emit());
+            await_arrival(&liar);
+            let speaker = thread::spawn(move || {
+                // Until it hears of the end.
+                while !has_ended(&liar) {
+                    with(&liar, |stream| {
+                        if stream.places > 0 {
+                            // One that finds the connection ended is heard of in the next turn.
+                            let _ = stream.post(None, false, (0, 0), Some(message), 0);
+                        }
+                    });
+                }
+            });
+            drop(victim);
+            speaker.join().unwrap();
+        }
+    }
 }
