@@ -32,6 +32,15 @@ fn replace_daemon(two: &mut Fleet<Pair>, random: &mut Random) -> Verdict {
     two.start(side)
 }
 
+/// A process that shuts a full socket down, reads what is there and closes never opens its window again (Linux,
+/// tcp_cleanup_rbuf). Its peer hears of that when the socket in FIN-WAIT-2 is forgotten, and a round waits for it.
+fn forget_closed_soon(two: &Fleet<Pair>) -> Verdict {
+    for side in SIDES {
+        two.host(side).write_setting("ipv4/tcp_fin_timeout", "5")?;
+    }
+    Ok(())
+}
+
 /// What both daemons have logged and say of their programs' connections.
 fn describe(two: &Fleet<Pair>) -> String {
     let states = SIDES.map(|side| match two.status(side) {
@@ -55,7 +64,9 @@ impl Fabric {
             family: 4,
             faults: false,
         };
-        Ok(Fabric(way.set_up()?))
+        let two = way.set_up()?;
+        forget_closed_soon(&two)?;
+        Ok(Fabric(two))
     }
 }
 
@@ -99,7 +110,9 @@ pub struct Window(window::Stage);
 
 impl Window {
     pub fn new() -> Verdict<Window> {
-        Ok(Window(window::Stage::new(&["root"])?))
+        let stage = window::Stage::new(&["root"])?;
+        forget_closed_soon(&stage.two)?;
+        Ok(Window(stage))
     }
 }
 
@@ -144,7 +157,9 @@ pub struct Captured(capture::Two);
 
 impl Captured {
     pub fn new() -> Verdict<Captured> {
-        Ok(Captured(capture::Two::new(4)?))
+        let two = capture::Two::new(4)?;
+        forget_closed_soon(&two.fleet)?;
+        Ok(Captured(two))
     }
 
     fn program(&self, side: Side, program: &Path) -> Command {
