@@ -71,6 +71,7 @@ rows! { $
         an_atomic_beside_its_word_is_refused,
         a_window_opens_its_part,
         a_send_takes_a_key_away,
+        a_send_takes_no_key_that_is_not_open_to_it,
         a_refusal_is_an_event_of_the_responder;
     receives:
         a_send_waits_for_its_receive,
