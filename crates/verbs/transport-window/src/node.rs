@@ -204,17 +204,23 @@ impl Node {
                     self.to_group(frame, payload, &mut place);
                     return Ok(());
                 }
-                let part = self
-                    .part(frame.to)
-                    .and_then(|part| Some((part.qp()?, part)));
-                match part {
-                    Some((qp, part)) if part.turn.kind == QpType::Ud => {
-                        let mut responder = lock(&part.responder);
-                        responder.datagram(&part.turn, &qp, frame, payload, &mut place);
+                let Some(part) = self.part(frame.to) else {
+                    if frame.what == What::Request {
+                        responder::nobody(peer, frame);
                     }
-                    Some((qp, part)) if part.turn.is_reliable() == frame.is(flag::RELIABLE) => {
-                        let mut responder = lock(&part.responder);
-                        responder.came(&part.turn, &qp, frame, payload, &mut place);
+                    return Ok(());
+                };
+                // Let go of behind the lock, under which it is looked at: who destroys it has said to whoever waits
+                // that it is gone, and whoever comes behind that is to hear it too.
+                let qp;
+                let mut responder = lock(&part.responder);
+                qp = part.qp();
+                match &qp {
+                    Some(qp) if part.turn.kind == QpType::Ud => {
+                        responder.datagram(&part.turn, qp, frame, payload, &mut place);
+                    }
+                    Some(qp) if part.turn.is_reliable() == frame.is(flag::RELIABLE) => {
+                        responder.came(&part.turn, qp, frame, payload, &mut place);
                     }
                     _ if frame.what == What::Request => responder::nobody(peer, frame),
                     _ => {}
