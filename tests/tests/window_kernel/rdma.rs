@@ -249,6 +249,10 @@ $QUEUES lies sluice0 sluice1
 touch /run/stop
 wait
 [ ! -e /run/bad ]
+rdma resource show >/run/before
+$QUEUES answers sluice0 sluice1
+rdma resource show >/run/after
+cmp /run/before /run/after
 SLUICE_RDMA_FAST=0 $VERBS transfers sluice0 sluice1
 # Built call by call, and read field by field.
 export EXTENDED=1
@@ -292,8 +296,9 @@ nothing_left
 echo queues=ok
 "#;
 
-const QUEUES_SAYS: [&str; 8] = [
+const QUEUES_SAYS: [&str; 9] = [
     "lies=ok",
+    "answers=ok",
     "built=ok",
     "transfers=ok",
     "states=ok",
