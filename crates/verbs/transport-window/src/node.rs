@@ -210,8 +210,8 @@ impl Node {
                     }
                     return Ok(());
                 };
-                // Let go of behind the lock, under which it is looked at: who destroys it has said to whoever waits
-                // that it is gone, and whoever comes behind that is to hear it too.
+                // It is looked up under the lock, and let go of behind it. A thread that destroys the queue pair
+                // answers the requests that wait, under the same lock; a request that comes later is answered here.
                 let qp;
                 let mut responder = lock(&part.responder);
                 qp = part.qp();

@@ -44,7 +44,7 @@ pub struct Responder {
     answers: Answers,
     /// The peer's request that is to come again when there is a receive, or when the queue pair is ready.
     waits: Option<Frame>,
-    /// Requests that came before the queue pair had a peer, the last one of each host: a stranger's is not to
+    /// The last request of each host that came before the queue pair had a peer. A stranger's request must not
     /// take the place of the peer's.
     early: Vec<Frame>,
     /// The engine has been told that it may be in RTR, and is or will be in a moment.
@@ -92,7 +92,7 @@ pub fn nobody(peer: &Peer, request: &Frame) {
     }
 }
 
-/// The same, wherever it came from.
+/// The same, for a request that was kept.
 fn nobody_for(peers: &Peers, request: &Frame) {
     if let Some(peer) = peers.of(slot_of(request.from)) {
         nobody(peer, request);

@@ -21,7 +21,7 @@ const OPERATIONS: [WrOpcode; 5] = [
     WrOpcode::SendWithInv,
 ];
 
-/// A request of the liar's for the victim's memory, whose queue pair would take it; this one is another one's.
+/// A request for the victim's memory. The victim's own queue pair would carry it out; this one goes to another.
 fn asking(scene: &Scene, qpn: u32, opcode: WrOpcode) -> (Frame, &'static [u8]) {
     let mut frame = scene.frame_to(qpn, opcode);
     let bytes: &[u8] = match opcode {
@@ -63,8 +63,8 @@ enum First {
     Peer,
 }
 
-/// The queue pair has no peer yet. A stranger is put off as the peer is, and takes nothing from it: what the peer has
-/// asked for is done when there is a connection.
+/// The queue pair has no peer yet. A stranger is put off, as the peer is. The peer's request is carried out when the
+/// queue pair is connected.
 #[test]
 fn a_stranger_asks_a_queue_pair_that_waits_for_its_peer() {
     for first in [First::Liar, First::Peer] {
@@ -94,7 +94,7 @@ fn a_stranger_asks_a_queue_pair_that_waits_for_its_peer() {
                 until("the peer's request", || {
                     scene.host.count("frames_received") > before
                 });
-                // Once more, as from another queue pair of its own.
+                // Another queue pair of the liar asks.
                 let again = Frame {
                     from: frame.from + 1,
                     ..frame
@@ -109,7 +109,7 @@ fn a_stranger_asks_a_queue_pair_that_waits_for_its_peer() {
                 connect(&late, &early);
                 assert_eq!(early.good().wr_id, 2, "{first:?} {opcode:?}");
                 assert_eq!((late.good().wr_id, late.memory.word(0)), (1, 0x77));
-                // It is told that there is nobody for it.
+                // The stranger gets an answer, too.
                 let told = answer(&mut scene, What::Answer);
                 assert_eq!(told.to, again.from);
                 assert_eq!(told.code, WcStatus::RetryExcErr as u16);
@@ -121,18 +121,18 @@ fn a_stranger_asks_a_queue_pair_that_waits_for_its_peer() {
     }
 }
 
-/// Whoever asks a queue pair that is never connected hears that there is none, once for each request, at whatever
-/// moment of its life it comes.
+/// Each request to a queue pair that is never connected gets one answer, which says that there is no peer. The moment in
+/// the life of the queue pair makes no difference.
 #[test]
 fn queue_pairs_come_and_go_while_a_stranger_asks() {
     const ANSWERS: u64 = 600;
     let mut scene = Scene::joined();
     let frames = OPERATIONS.map(|opcode| asking(&scene, 0, opcode));
-    let (target, answers, over) = (
-        AtomicU32::new(scene.host.end().qp.num()),
-        AtomicU64::new(0),
-        AtomicBool::new(false),
-    );
+    // The last of those that are gone.
+    let first = scene.host.end();
+    first.qp.destroy().unwrap();
+    let target = AtomicU32::new(first.qp.num());
+    let (answers, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let cq = scene.victim.cq.clone();
     let Scene {
         liar,
@@ -181,7 +181,7 @@ fn queue_pairs_come_and_go_while_a_stranger_asks() {
             end.mr.destroy().unwrap();
             end.qp.destroy().unwrap();
             if turn % 10 == 0 {
-                // Something of it has an end now.
+                // It has asked this one or a later one.
                 until("an answer", || answers.load(Ordering::Relaxed) > before);
                 honesty.works();
             }

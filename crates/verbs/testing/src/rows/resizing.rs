@@ -22,7 +22,7 @@ pub const fn queues_change_their_length_while_messages_arrive() -> Row {
     Row::new(&[], send_and_resize, receive_and_resize)
 }
 
-/// What tells that the work goes on; and the next length of a queue that has room for so many.
+/// Waits for another completion, and returns the next length of a queue, which has room for `least`.
 fn next_length(completions: &AtomicU64, seen: &mut u64, turn: u64, least: u32) -> u32 {
     until("another completion", || {
         completions.load(Ordering::Relaxed) > *seen
@@ -31,8 +31,7 @@ fn next_length(completions: &AtomicU64, seen: &mut u64, turn: u64, least: u32) -
     least << (turn % 3)
 }
 
-/// Resizes queues until it has done so often enough, and runs rounds meanwhile, as long as one of the
-/// programs resizes.
+/// Calls `resize` in a thread, [`RESIZES`] times, and `round` meanwhile, as long as one of the two programs resizes.
 fn while_resizing(side: &mut Side, resize: impl Fn(u32) + Sync, mut round: impl FnMut(&AtomicU64)) {
     let completions = AtomicU64::new(0);
     std::thread::scope(|scope| {

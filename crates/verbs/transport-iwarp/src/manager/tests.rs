@@ -146,8 +146,8 @@ fn of_those_who_say_nothing_the_oldest_gives_way() {
     assert_eq!(manager.count(), max);
 }
 
-/// Who has said nothing, or half of what it wants, finds nobody when the listener has gone; and what the
-/// kernel says of it later is about nobody.
+/// A peer that has sent nothing, or half of its request, gets the end of the stream when the listener ends. An event of
+/// the kernel that comes later changes nothing.
 #[test]
 fn a_listener_goes_while_a_connection_waits_for_its_request() {
     for half in [false, true] {
@@ -169,7 +169,7 @@ fn a_listener_goes_while_a_connection_waits_for_its_request() {
     }
 }
 
-/// Those of another listener stay, and so do those that the program knows of.
+/// Connections of another listener stay, and so do requests that the program knows of.
 #[test]
 fn a_listener_goes_while_the_program_has_a_request() {
     let mut taken = taken();

@@ -8,7 +8,7 @@ use sluice_verbs_testing::until;
 
 use crate::peer::{Heard, Host, Liar, asking, parameters};
 
-/// Those who come while the listener ends: each thread keeps so many connections at a time.
+/// Threads that connect while the listener ends, and the connections that each of them keeps.
 const THREADS: usize = 3;
 const CONNECTIONS: usize = 16;
 /// Of this test alone: another one may listen at the port that becomes free.
@@ -16,7 +16,7 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 17);
 /// Requests that the program has heard of when it ends the listener.
 const REQUESTS: usize = 20;
 
-/// Who has connected, and says nothing, half of a request, or a whole one.
+/// A peer that has connected and has sent nothing, half of a request, or a whole one.
 fn connects(address: SocketAddr, turn: usize) -> std::io::Result<Liar> {
     let mut liar = Liar::on(TcpStream::connect(address)?);
     let asking = asking();
