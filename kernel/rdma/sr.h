@@ -334,7 +334,7 @@ struct sr_answer {
 	struct sr_owed owed;
 };
 
-/* READs and atomics, and behind each at most one other answer that counts, and an error. */
+/* READs and atomics, and behind each at most one other answer that counts; and NOT_YET and READY, or an error. */
 #define SR_ANSWERS_MAX (2 * SR_READS_MAX + 2)
 
 struct sr_qp {
@@ -409,8 +409,14 @@ struct sr_qp {
 	bool in_message;
 	struct sr_frame request;
 	u64 got;
+	/* The peer's request that is to come again when there is a receive. */
 	bool waits;
 	struct sr_frame waiting;
+	/*
+	 * What each host was told, which asked before there was a peer; what of it is 0: nothing. A stranger's is
+	 * not to take the place of the peer's.
+	 */
+	struct sr_owed early[SW_HOSTS_MAX];
 	struct sr_answer *answers;
 	u32 answer_first;
 	u32 answer_count;

@@ -277,6 +277,7 @@ void sr_lane_end(struct sr_lane *lane, bool left)
 	lane->up = false;
 	lane->owed_count = 0;
 	xa_for_each(&lane->device->qps, number, qp) {
+		qp->early[lane->peer].what = 0;
 		if (qp->lane != lane)
 			continue;
 		list_del_init(&qp->turn);

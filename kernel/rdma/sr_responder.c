@@ -18,6 +18,9 @@ static const struct {
 	[REMOTE_OPERATION] = { IB_WC_REM_OP_ERR, IB_WC_LOC_PROT_ERR, IB_EVENT_QP_FATAL },
 };
 
+/* No queue pair's number. */
+#define SR_NOBODY U32_MAX
+
 static struct sr_owed about(const struct sr_frame *request, enum sr_what what, u16 code, u8 flags)
 {
 	struct sr_owed owed = {
@@ -143,7 +146,10 @@ static void refuse(struct sr_qp *qp, const struct sr_frame *request, enum reason
 	sr_qp_event(qp, reasons[reason].event);
 }
 
-/* What it was not ready for may come again. */
+/*
+ * What found no receive may come again. The peer's NOT_YET may still wait for its turn: a READY in front of that would say
+ * nothing to it, and it would wait for ever.
+ */
 static void tell_ready(struct sr_qp *qp)
 {
 	struct sr_owed owed = about(&qp->waiting, SR_READY, 0, 0);
@@ -152,8 +158,30 @@ static void tell_ready(struct sr_qp *qp)
 		return;
 	qp->waits = false;
 	sr_queues_have_receives(qp);
-	sr_lane_owe(&qp->device->lanes[sr_slot_of(qp->waiting.from)], &owed);
+	say(qp, &owed);
 	sr_device_kick(qp->device);
+}
+
+/* Those that asked before there was a peer: the one that it is now, if any, may come again. */
+static void tell_early(struct sr_qp *qp, u32 peer)
+{
+	u32 slot;
+
+	for (slot = 0; slot < SW_HOSTS_MAX; slot++) {
+		struct sr_owed *owed = &qp->early[slot];
+
+		if (!owed->what)
+			continue;
+		if ((owed->to & SR_PSN_MASK) == peer) {
+			owed->what = SR_READY;
+		} else {
+			owed->what = SR_ANSWER;
+			owed->code = IB_WC_RETRY_EXC_ERR;
+		}
+		sr_lane_owe(&qp->device->lanes[slot], owed);
+		owed->what = 0;
+		sr_device_kick(qp->device);
+	}
 }
 
 void sr_responder_start(struct sr_qp *qp)
@@ -162,13 +190,12 @@ void sr_responder_start(struct sr_qp *qp)
 	qp->refused = false;
 	qp->in_message = false;
 	qp->answer_count = 0;
-	tell_ready(qp);
+	tell_early(qp, qp->lane ? qp->attr.dest_qp_num : SR_NOBODY);
 }
 
 void sr_responder_posted(struct sr_qp *qp)
 {
-	if (qp->state != IB_QPS_INIT)
-		tell_ready(qp);
+	tell_ready(qp);
 }
 
 /* All receives end, the one of a message under way among them. */
@@ -190,6 +217,7 @@ void sr_responder_stop(struct sr_qp *qp)
 		sr_nobody(&qp->device->lanes[sr_slot_of(qp->waiting.from)], &qp->waiting);
 		sr_device_kick(qp->device);
 	}
+	tell_early(qp, SR_NOBODY);
 }
 
 /* The peer's host is gone. */
@@ -204,13 +232,12 @@ void sr_responder_lost(struct sr_qp *qp)
 
 static void not_ready(struct sr_qp *qp, struct sr_lane *lane, const struct sr_frame *request)
 {
-	struct sr_owed owed = about(request, SR_NOT_YET, 0, 0);
+	struct sr_owed *early = &qp->early[lane->peer];
 
-	if (!(request->flags & SR_RELIABLE) || (qp->waits && qp->waiting.from == request->from))
+	if (!(request->flags & SR_RELIABLE) || (early->what && early->to == request->from))
 		return;
-	qp->waits = true;
-	qp->waiting = *request;
-	sr_lane_owe(lane, &owed);
+	*early = about(request, SR_NOT_YET, 0, 0);
+	sr_lane_owe(lane, early);
 }
 
 static bool take_receive(struct sr_qp *qp, const struct sr_frame *request)

@@ -4,12 +4,15 @@
  * two others of its go on, as do those of other programs, and the kernel.
  *
  *   lies   one lie after the other
+ *   answers  has the answers of what it creates go where they cannot be written
  *   storm  rewrites all of its queues without an end, while it posts; ends when the device does
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
+
+#include <rdma/ib_user_verbs.h>
 
 #include "../provider/queues.h"
 #include "ends.h"
@@ -422,6 +425,128 @@ static void lies_of(struct end *a, struct end *b)
 	puts("lies=ok");
 }
 
+/* A command with its words; with what the module asks for behind them, if it creates something. */
+static int command(struct end *end, uint32_t number, const void *words, size_t bytes, int creates,
+		   size_t answer_bytes)
+{
+	struct sluice_rdma_ask ask = { .queues = SLUICE_RDMA_QUEUES };
+	size_t all = sizeof(struct ib_uverbs_cmd_hdr) + bytes + (creates ? sizeof(ask) : 0);
+	struct ib_uverbs_cmd_hdr header = {
+		.command = number,
+		.in_words = all / 4,
+		.out_words = answer_bytes / 4,
+	};
+	uint8_t buffer[256];
+
+	memcpy(buffer, &header, sizeof(header));
+	memcpy(buffer + sizeof(header), words, bytes);
+	memcpy(buffer + sizeof(header) + bytes, &ask, sizeof(ask));
+	return write(end->context->cmd_fd, buffer, all) == (ssize_t)all ? 0 : errno;
+}
+
+/* What a creation answers: the kernel's part, and behind it the module's. */
+struct cq_answer {
+	struct ib_uverbs_create_cq_resp kernels;
+	struct sluice_rdma_cq_answer modules;
+};
+
+struct qp_answer {
+	struct ib_uverbs_create_qp_resp kernels;
+	struct sluice_rdma_qp_answer modules;
+};
+
+static int create_cq(struct end *end, void *answer)
+{
+	struct ib_uverbs_create_cq words = {
+		.response = (uintptr_t)answer,
+		.cqe = 100,
+		.comp_channel = -1,
+	};
+
+	return command(end, IB_USER_VERBS_CMD_CREATE_CQ, &words, sizeof(words), 1,
+		       sizeof(struct cq_answer));
+}
+
+static int create_qp(struct end *end, void *answer)
+{
+	struct ib_uverbs_create_qp words = {
+		.response = (uintptr_t)answer,
+		.pd_handle = end->pd->handle,
+		.send_cq_handle = end->cq->handle,
+		.recv_cq_handle = end->cq->handle,
+		.max_send_wr = DEPTH,
+		.max_recv_wr = DEPTH,
+		.max_send_sge = 4,
+		.max_recv_sge = 4,
+		.max_inline_data = 64,
+		.qp_type = IBV_QPT_RC,
+	};
+
+	return command(end, IB_USER_VERBS_CMD_CREATE_QP, &words, sizeof(words), 1,
+		       sizeof(struct qp_answer));
+}
+
+/* Memory that the module has made for programs to map. */
+static int shared_count(void)
+{
+	FILE *file = fopen("/proc/vmallocinfo", "r");
+	char line[512];
+	int count = 0;
+
+	CHECK(file);
+	while (fgets(line, sizeof(line), file))
+		count += strstr(line, "sr_shared") != NULL;
+	fclose(file);
+	return count;
+}
+
+/* The answer is cut at each word, in front of it and behind it. */
+static void cut(struct end *end, int (*create)(struct end *, void *), uint8_t *page, size_t bytes)
+{
+	size_t at;
+
+	for (at = 0; at < bytes; at += 8) {
+		CHECK(create(end, page + 4096 - at) == EFAULT);
+		CHECK(create(end, page - 8 - at) == EFAULT);
+	}
+}
+
+/* Nothing is left of what could not be told of, and the next one is as any. */
+static void answers(struct end *a, struct end *b)
+{
+	uint8_t *pages = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ib_uverbs_destroy_cq destroy_cq = { 0 };
+	struct ib_uverbs_destroy_qp destroy_qp = { 0 };
+	struct ib_uverbs_destroy_cq_resp told;
+	struct cq_answer cq = { 0 };
+	struct qp_answer qp = { 0 };
+	int round, count;
+
+	CHECK(pages != MAP_FAILED && !mprotect(pages + 4096, 4096, PROT_READ | PROT_WRITE));
+	open_others(a, b);
+	count = shared_count();
+	CHECK(count > 0);
+	destroy_cq.response = destroy_qp.response = (uintptr_t)&told;
+	for (round = 0; round < 20; round++) {
+		cut(a, create_cq, pages + 4096, sizeof(cq));
+		cut(a, create_qp, pages + 4096, sizeof(qp));
+		CHECK(shared_count() == count);
+		CHECK(!create_cq(a, &cq) && cq.modules.queues == SLUICE_RDMA_QUEUES);
+		CHECK(!create_qp(a, &qp) && qp.modules.queues == SLUICE_RDMA_QUEUES);
+		CHECK(shared_count() == count + 2);
+		destroy_cq.cq_handle = cq.kernels.cq_handle;
+		destroy_qp.qp_handle = qp.kernels.qp_handle;
+		CHECK(!command(a, IB_USER_VERBS_CMD_DESTROY_CQ, &destroy_cq, sizeof(destroy_cq), 0, 8));
+		CHECK(!command(a, IB_USER_VERBS_CMD_DESTROY_QP, &destroy_qp, sizeof(destroy_qp), 0, 4));
+		CHECK(shared_count() == count);
+		others_go_on();
+	}
+	close_end(&c);
+	close_end(&d);
+	munmap(pages, 3 * 4096);
+	puts("answers=ok");
+}
+
 static void storm(struct end *a, struct end *b)
 {
 	puts("storming");
@@ -436,7 +561,11 @@ static void storm(struct end *a, struct end *b)
 
 int main(int count, char **words)
 {
-	static const struct test_command commands[] = { { "lies", lies_of }, { "storm", storm } };
+	static const struct test_command commands[] = {
+		{ "lies", lies_of },
+		{ "answers", answers },
+		{ "storm", storm },
+	};
 
 	return run_command(commands, sizeof(commands) / sizeof(*commands), count, words);
 }

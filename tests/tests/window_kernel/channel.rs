@@ -1,6 +1,7 @@
 //! `kernel/rdma`'s channel as a process (`test/channel.c`), and the crates' rings and frames, over one file.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use libtest_mimic::Trial;
 use sluice_tests::asked::Asked;
@@ -29,6 +30,9 @@ pub fn trials() -> Vec<Trial> {
             frames(kind)
         }));
         trials.push(trial(format!("channel/lies/{kind}"), move || lies(kind)));
+        trials.push(trial(format!("channel/rewritten/{kind}"), move || {
+            rewritten(kind)
+        }));
     }
     trials.push(trial("channel/pieces_that_lie", pieces));
     trials
@@ -346,6 +350,65 @@ fn lies(kind: Kind) -> Verdict {
     both.c.expect(&ask, "ok")?;
     both.view.say(both.out(HEAD), 0);
     both.c.expect(&ask, "broken")
+}
+
+/// A host that rewrites length and kind of a frame while the program reads its header. What was checked is what is used.
+fn rewritten(kind: Kind) -> Verdict {
+    const ROUNDS: usize = 300;
+    let piece = RINGS[0] / 4 - HEADER_BYTES as u64;
+    let what = |what: u64, len: u64| what << 32 | len;
+    let wrong = [
+        what(99, 8),
+        what(0, 8),
+        what(1, piece + 1),
+        what(1, u64::from(u32::MAX)),
+    ];
+    let mut both = Both::new(kind)?;
+    let mut frames = 0;
+    for round in 0..ROUNDS {
+        both.begin()?;
+        let (view, data) = (both.view, both.out(CONTROL_BYTES));
+        let (stop, position) = (AtomicBool::new(false), AtomicU64::new(0));
+        // Right headers, all over the ring.
+        for at in (0..RINGS[0]).step_by(8) {
+            view.say(data.add(at), what(1, 8));
+        }
+        both.tell(RINGS[0]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let wrong = wrong[round % wrong.len()];
+                while !stop.load(Ordering::Relaxed) {
+                    let at = data.add(position.load(Ordering::Relaxed) % RINGS[0]);
+                    for word in [what(1, 8), wrong, what(1, 8), wrong] {
+                        view.say(at, word);
+                    }
+                }
+            });
+            let taken = take_until_broken(&mut both.c, &position, piece);
+            stop.store(true, Ordering::Relaxed);
+            taken
+        })
+        .map(|taken| frames += taken)?;
+    }
+    sure(frames > 0, "it believes nothing that is right")
+}
+
+/// How many frames the program takes before it says that the channel is broken, or has all that there are.
+fn take_until_broken(c: &mut Asked, position: &AtomicU64, piece: u64) -> Verdict<u64> {
+    let mut frames = 0;
+    loop {
+        let got = c.ask("next")?;
+        if got == "broken" || got == "none" {
+            return Ok(frames);
+        }
+        let mut numbers = got.split(' ').map_while(|word| word.parse::<u64>().ok());
+        let (what, len) = (numbers.next(), numbers.nth(12));
+        let right =
+            what.is_some_and(|what| (1..=6).contains(&what)) && len.is_some_and(|len| len <= piece);
+        sure(right, got.clone())?;
+        position.fetch_add(padded(len.unwrap_or_default()), Ordering::Relaxed);
+        frames += 1;
+    }
 }
 
 /// What a host may lend: its own heap's pages, and a ring that is one.

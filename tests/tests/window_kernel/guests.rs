@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use sluice_tests::guest::module::Kernel;
 use sluice_tests::random::Random;
 use sluice_tests::suite::{Verdict, fail, trial};
 use sluice_window::claim::{Table, Word};
-use sluice_window::layout::{HEADER_BYTES, PEER_BYTES, Pair};
+use sluice_window::layout::{HEADER_BYTES, MAILBOX_BYTES, PEER_BYTES, Pair};
 use sluice_window::link::Ended;
+use sluice_window::mailbox::MESSAGE_BYTES_MAX;
 use sluice_window::{Out, View};
 
 use crate::build;
@@ -434,17 +436,51 @@ impl Partner {
                 }
                 Ok(())
             }
-            _ => {
+            2 => {
                 view.say(ring.tail, u64::MAX / 2);
                 self.ring(peer);
                 Ok(())
             }
+            number => self.rewrite(peer, number % 4 == 0),
         }
+    }
+
+    /// The length of a message, how far it has written, and all words of its page, which change while the kernel reads
+    /// them, until the kernel has had enough.
+    fn rewrite(&mut self, peer: u32, page: bool) -> Verdict {
+        const LOOKS: usize = 64;
+        const WRONG: [u64; 3] = [MESSAGE_BYTES_MAX as u64 + 1, 8000, u32::MAX as u64];
+        let (view, pair) = (self.host.view(), Pair::new(self.host.slot(), peer));
+        let (ring, generation) = (pair.mailbox_out(), pair.hello_in(1));
+        let theirs = view.look(generation);
+        let started = Instant::now();
+        while view.look(generation) == theirs {
+            sure(started.elapsed() < REWRITE_LIMIT, "it is believed")?;
+            self.ring(peer);
+            let wrong = WRONG[self.random.below(3) as usize];
+            for _ in 0..LOOKS {
+                // Where the kernel reads next; where there is a message nobody listens.
+                let head = view.look(ring.head);
+                let at = ring.data.add(head % MAILBOX_BYTES);
+                for length in [8, wrong, 8] {
+                    view.say(at, u64::from(NOBODY) << 48 | length);
+                    view.say(ring.tail, head + 16);
+                }
+                view.say(ring.tail, head + wrong);
+                if page {
+                    let word = pair.hello_out(self.random.below(3));
+                    view.say(word, self.random.next());
+                }
+            }
+        }
+        Ok(())
     }
 }
 
 /// How many [`Partner::lie`] knows.
-const LIES: usize = 19;
+const LIES: usize = 31;
+/// For the kernel to end the link of a host that rewrites what it has said.
+const REWRITE_LIMIT: Duration = Duration::from_secs(60);
 
 /// FNV-1a.
 fn sum_of(bytes: &[u8]) -> u64 {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sluice_tests::suite::{Verdict, fail};
-use sluice_transport_window::frame::{Frame, What, flag};
+use sluice_transport_window::frame::{Frame, HEADER_BYTES, What, flag};
 
 use crate::outsider::{Change, LEND, Outsider, READY, RING_BYTES};
 use crate::sure;
@@ -21,12 +21,16 @@ enum Lie {
     Message(usize),
     /// Over one.
     Channel(usize),
+    /// Headers of frames in the ring, again and again.
+    Rewrite(usize),
     /// What is no lie, to nobody who is there; it has to be answered.
     Nobody,
 }
 
 const MESSAGE_LIES: usize = 18;
 const CHANNEL_LIES: usize = 11;
+/// How often it changes what it has said while the kernel reads it.
+const REWRITES: usize = 20;
 
 pub struct Liar {
     host: Outsider,
@@ -40,9 +44,14 @@ impl Liar {
     pub fn new(socket: &Path) -> Verdict<Liar> {
         let messages = (0..MESSAGE_LIES).map(Lie::Message);
         let channels = (0..CHANNEL_LIES).map(Lie::Channel);
+        let rewrites = (0..REWRITES).map(Lie::Rewrite);
         Ok(Liar {
             host: Outsider::new(socket)?,
-            lies: messages.chain(channels).chain([Lie::Nobody]).collect(),
+            lies: messages
+                .chain(channels)
+                .chain(rewrites)
+                .chain([Lie::Nobody])
+                .collect(),
             at: 0,
             since: Instant::now(),
             told: false,
@@ -96,6 +105,10 @@ impl Liar {
             _ if !self.host.join()? => Ok(()),
             Lie::Channel(number) => {
                 self.channel_lie(peer, ring, number);
+                Ok(())
+            }
+            Lie::Rewrite(number) => {
+                self.rewrite(peer, number);
                 Ok(())
             }
             Lie::Nobody => self.nobody(peer),
@@ -204,6 +217,31 @@ impl Liar {
                 );
             }
         }
+    }
+
+    /// Requests to nobody, whose lengths and kinds are right and wrong in turn while the kernel reads them.
+    fn rewrite(&mut self, peer: u32, number: usize) {
+        const TURNS: usize = 200;
+        self.told = true;
+        let good = self.request(peer);
+        let mut wrong = good;
+        wrong.len = [8, 1 << 20, u32::MAX][number % 3];
+        let mut wrong = wrong.emit();
+        // Of no kind, in part.
+        wrong[4] = [1, 1, 99, 0][number % 4];
+        let begin = self.host.written();
+        while self.host.has_room(0) {
+            self.host.put(&good.emit());
+        }
+        let end = self.host.written();
+        self.host.say_tail(end);
+        for turn in 0..TURNS {
+            let header = if turn % 2 == 0 { &wrong } else { &good.emit() };
+            for at in (begin..end).step_by(HEADER_BYTES) {
+                self.host.rewrite(at, header);
+            }
+        }
+        while self.host.receive().is_some() {}
     }
 
     /// Asks without an end and takes no answer.

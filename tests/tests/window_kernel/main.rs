@@ -15,6 +15,7 @@ mod rdma;
 mod smc;
 mod stranger;
 mod strangers;
+mod unready;
 mod users;
 mod victim;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     trials.extend(guests::trials());
     trials.extend(rdma::trials());
     trials.extend(strangers::trials());
+    trials.extend(unready::trials());
     trials.extend(ends::trials());
     trials.extend(users::trials());
     trials.extend(smc::trials());

@@ -234,6 +234,15 @@ impl Outsider {
         self.tail += bytes.len() as u64;
     }
 
+    /// The first word, length and kind, of a frame that was written.
+    pub fn rewrite(&self, at: u64, header: &[u8; HEADER_BYTES]) {
+        let ring = self.borrowed.unwrap_or((0, 1)).1;
+        let word = header
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        self.say(CONTROL_BYTES + at % ring, word);
+    }
+
     /// These bytes, and that they are there.
     pub fn write(&mut self, bytes: &[u8]) {
         self.put(bytes);

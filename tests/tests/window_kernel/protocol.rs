@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libtest_mimic::Trial;
 use sluice_tests::asked::Asked;
@@ -40,6 +41,9 @@ pub fn trials() -> Vec<Trial> {
             claims(kind)
         }));
         trials.push(trial(format!("protocol/lies/{kind}"), move || lies(kind)));
+        trials.push(trial(format!("protocol/rewritten/{kind}"), move || {
+            rewritten(kind)
+        }));
     }
     trials.push(trial("protocol/headers_that_lie", headers));
     trials
@@ -515,6 +519,61 @@ fn lies(kind: Kind) -> Verdict {
         sure(answer == "broken", format!("{head}: {answer}"))?;
     }
     Ok(())
+}
+
+/// A host that rewrites the length of a message, and how far it has written, while the program reads them. Each is read
+/// once: what was checked is what is used.
+fn rewritten(kind: Kind) -> Verdict {
+    const ROUNDS: u64 = 300;
+    const WRONG: [u64; 3] = [MESSAGE_BYTES_MAX as u64 + 1, 8000, u32::MAX as u64];
+    let mut both = Both::seated(kind)?;
+    let view = both.view();
+    let ring = Pair::new(1, 0).mailbox_out();
+    let mut messages = 0;
+    for round in 0..ROUNDS {
+        let _link = both.link(1000 + round)?;
+        // Right messages, all over the ring.
+        for at in (0..MAILBOX_BYTES).step_by(8) {
+            view.say(ring.data.add(at), 7 << 32 | 8);
+        }
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let wrong = WRONG[round as usize % WRONG.len()];
+                while !stop.load(Ordering::Relaxed) {
+                    // Where the program reads next.
+                    let at = ring.data.add(view.look(ring.head) % MAILBOX_BYTES);
+                    view.say(ring.tail, MAILBOX_BYTES);
+                    for length in [8, wrong, 8, wrong] {
+                        view.say(at, 7 << 32 | length);
+                    }
+                    view.say(ring.tail, wrong | 1 << 40);
+                }
+            });
+            let heard = hear_until_broken(&mut both.c);
+            stop.store(true, Ordering::Relaxed);
+            heard
+        })
+        .map(|heard| messages += heard)?;
+    }
+    sure(messages > 0, "it believes nothing that is right")
+}
+
+/// How many messages the program takes before it says that the link is broken.
+fn hear_until_broken(c: &mut Asked) -> Verdict<u64> {
+    let mut messages = 0;
+    loop {
+        let got = c.ask("receive 1")?;
+        match got.as_str() {
+            "broken" => return Ok(messages),
+            "none" => {}
+            _ => {
+                let bytes = got.strip_prefix("7 ").map(str::len);
+                sure(bytes == Some(16), got)?;
+                messages += 1;
+            }
+        }
+    }
 }
 
 /// Whatever the first page says, a window is used only if all of it can be.

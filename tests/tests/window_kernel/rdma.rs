@@ -249,6 +249,10 @@ $QUEUES lies sluice0 sluice1
 touch /run/stop
 wait
 [ ! -e /run/bad ]
+rdma resource show >/run/before
+$QUEUES answers sluice0 sluice1
+rdma resource show >/run/after
+cmp /run/before /run/after
 SLUICE_RDMA_FAST=0 $VERBS transfers sluice0 sluice1
 # Built call by call, and read field by field.
 export EXTENDED=1
@@ -292,8 +296,9 @@ nothing_left
 echo queues=ok
 "#;
 
-const QUEUES_SAYS: [&str; 8] = [
+const QUEUES_SAYS: [&str; 9] = [
     "lies=ok",
+    "answers=ok",
     "built=ok",
     "transfers=ok",
     "states=ok",
@@ -538,7 +543,7 @@ fn victim_of_lies() -> Verdict {
 
 /// Runs the guest to its end beside a host of the window that is not in it, and that takes steps by what the guest has
 /// said. Returns all of that.
-fn run_beside<T>(
+pub fn run_beside<T>(
     mut guest: Guest,
     host: &mut T,
     mut step: impl FnMut(&mut T, &str) -> Verdict,
@@ -616,12 +621,13 @@ pub fn boot_with(
         modules: [&["rdma_ucm", "virtio_net"], &extra.modules[..]].concat(),
         driver: Some(made.driver),
         prelude: format!(
-            "RDMA={}\nTEST={}\nVERBS={}\nSERVICES={}\nVICTIM={}\nSTRANGER={}\nKILLS_PROGRAM={}\nQUEUES={}\nWINDOWS={}\nEXTENDED_PROGRAM={}\nSMC={}\nPROVIDER={}\n{PRELUDE}",
+            "RDMA={}\nTEST={}\nVERBS={}\nSERVICES={}\nVICTIM={}\nUNREADY={}\nSTRANGER={}\nKILLS_PROGRAM={}\nQUEUES={}\nWINDOWS={}\nEXTENDED_PROGRAM={}\nSMC={}\nPROVIDER={}\n{PRELUDE}",
             made.rdma.display(),
             made.test.display(),
             program("verbs")?.display(),
             program("services")?.display(),
             program("victim")?.display(),
+            program("unready")?.display(),
             program("stranger")?.display(),
             program("kills")?.display(),
             program("queues")?.display(),

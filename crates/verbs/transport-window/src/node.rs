@@ -204,17 +204,23 @@ impl Node {
                     self.to_group(frame, payload, &mut place);
                     return Ok(());
                 }
-                let part = self
-                    .part(frame.to)
-                    .and_then(|part| Some((part.qp()?, part)));
-                match part {
-                    Some((qp, part)) if part.turn.kind == QpType::Ud => {
-                        let mut responder = lock(&part.responder);
-                        responder.datagram(&part.turn, &qp, frame, payload, &mut place);
+                let Some(part) = self.part(frame.to) else {
+                    if frame.what == What::Request {
+                        responder::nobody(peer, frame);
                     }
-                    Some((qp, part)) if part.turn.is_reliable() == frame.is(flag::RELIABLE) => {
-                        let mut responder = lock(&part.responder);
-                        responder.came(&part.turn, &qp, frame, payload, &mut place);
+                    return Ok(());
+                };
+                // It is looked up under the lock, and let go of behind it. A thread that destroys the queue pair
+                // answers the requests that wait, under the same lock; a request that comes later is answered here.
+                let qp;
+                let mut responder = lock(&part.responder);
+                qp = part.qp();
+                match &qp {
+                    Some(qp) if part.turn.kind == QpType::Ud => {
+                        responder.datagram(&part.turn, qp, frame, payload, &mut place);
+                    }
+                    Some(qp) if part.turn.is_reliable() == frame.is(flag::RELIABLE) => {
+                        responder.came(&part.turn, qp, frame, payload, &mut place);
                     }
                     _ if frame.what == What::Request => responder::nobody(peer, frame),
                     _ => {}

@@ -42,8 +42,11 @@ pub struct Responder {
     inbound: Inbound,
     current: Option<Current>,
     answers: Answers,
-    /// The request that is to come again when there is a receive, or when the queue pair is ready.
+    /// The peer's request that is to come again when there is a receive, or when the queue pair is ready.
     waits: Option<Frame>,
+    /// The last request of each host that came before the queue pair had a peer. A stranger's request must not
+    /// take the place of the peer's.
+    early: Vec<Frame>,
     /// The engine has been told that it may be in RTR, and is or will be in a moment.
     started: bool,
 }
@@ -89,6 +92,13 @@ pub fn nobody(peer: &Peer, request: &Frame) {
     }
 }
 
+/// The same, for a request that was kept.
+fn nobody_for(peers: &Peers, request: &Frame) {
+    if let Some(peer) = peers.of(slot_of(request.from)) {
+        nobody(peer, request);
+    }
+}
+
 fn total(request: &Frame, facts: &Facts) -> u64 {
     match facts.atomic {
         true => 8,
@@ -104,6 +114,12 @@ impl Responder {
         self.expected = attr.rq_psn & PSN_MASK;
         self.refused = false;
         self.started = true;
+        for request in core::mem::take(&mut self.early) {
+            match request.from & PSN_MASK == self.partner {
+                true => self.waits = Some(request),
+                false => nobody_for(peers, &request),
+            }
+        }
         self.ready(turn, peers);
     }
 
@@ -135,10 +151,13 @@ impl Responder {
         self.current = None;
         self.answers.clear();
         self.flush(qp, after);
-        if let Some(request) = self.waits.take()
-            && let Some(peer) = peers.of(slot_of(request.from))
+        for request in self
+            .waits
+            .take()
+            .iter()
+            .chain(&core::mem::take(&mut self.early))
         {
-            nobody(peer, &request);
+            nobody_for(peers, request);
         }
     }
 
@@ -394,15 +413,24 @@ impl Responder {
     }
 
     fn not_ready(&mut self, turn: &Turn, frame: &Frame, place: &mut Place<'_>) {
-        let same = |waits: &Frame| waits.from == frame.from;
-        if !frame.is(flag::RELIABLE) || self.waits.as_ref().is_some_and(same) {
+        if !frame.is(flag::RELIABLE) {
             return;
         }
-        self.waits = Some(*frame);
-        place.peer.owe(Frame::about(What::NotYet, frame), true);
-        if self.started {
-            place.peer.host.set_timer(now_ns() + STARTING_NS, turn.qpn);
+        let known = |waits: &Frame| waits.from == frame.from;
+        if self.waits.iter().chain(&self.early).any(known) {
+            return;
         }
+        if !self.started {
+            self.early
+                .retain(|early| slot_of(early.from) != slot_of(frame.from));
+            self.early.push(*frame);
+        } else if frame.from & PSN_MASK == self.partner {
+            self.waits = Some(*frame);
+            place.peer.host.set_timer(now_ns() + STARTING_NS, turn.qpn);
+        } else {
+            return nobody(place.peer, frame);
+        }
+        place.peer.owe(Frame::about(What::NotYet, frame), true);
     }
 
     /// The engine changes the state behind [`Responder::start`] and says nothing then: what came in between

@@ -109,6 +109,21 @@ fn victim(crc: bool) -> (Connection, Ledger) {
     (connection, ledger)
 }
 
+/// The same with an atomic operation in place of the READ.
+fn atomic_victim(crc: bool) -> (Connection, Ledger) {
+    let mut connection = Connection::new(&config(settings(crc)));
+    let mut ledger = Ledger::new(0);
+    ledger.answers.insert(0, vec![0; 8]);
+    let add = Operation::FetchAdd {
+        remote: REGION,
+        add: 1,
+    };
+    connection.post(request(0, add, 8)).unwrap();
+    assert!(connection.transmit().is_some());
+    connection.post(request(1, Operation::Send, 4)).unwrap();
+    (connection, ledger)
+}
+
 /// What the peer is told.
 fn told(connection: &mut Connection) -> Option<Terminate> {
     let frame = connection.transmit()?;
@@ -126,6 +141,11 @@ fn told(connection: &mut Connection) -> Option<Terminate> {
 /// The frames are refused for that reason, be there CRCs or not, and however they are cut.
 #[track_caller]
 fn refused(ulpdus: &[&[u8]], cause: Cause) {
+    refused_by(victim, ulpdus, cause);
+}
+
+#[track_caller]
+fn refused_by(victim: fn(bool) -> (Connection, Ledger), ulpdus: &[&[u8]], cause: Cause) {
     for crc in [false, true] {
         for piece in [1, 7, usize::MAX] {
             let (mut connection, mut ledger) = victim(crc);
@@ -325,6 +345,53 @@ fn answers_that_nobody_asked_for() {
     let kind = Kind::AtomicResponse(at(1, 0));
     let unexpected = Cause::Operation(Rdmap::Opcode);
     refused(&[&ulpdu(true, kind, &response.emit())], unexpected);
+}
+
+/// Its size is fixed: 12 bytes, in one segment.
+#[test]
+fn answers_to_an_atomic_that_have_another_size() {
+    let response = AtomicResponse { id: 0, original: 1 }.emit();
+    let longer = [&response[..], &[0; 4]].concat();
+    let answer = |last, offset, bytes: &[u8]| {
+        let kind = Kind::AtomicResponse(at(1, offset));
+        ulpdu(last, kind, bytes)
+    };
+    let untagged = Cause::Untagged;
+    for length in [0, 1, 4, 8, 11] {
+        refused_by(
+            atomic_victim,
+            &[&answer(true, 0, &response[..length])],
+            Cause::DdpCatastrophic,
+        );
+    }
+    for length in [13, 16] {
+        refused_by(
+            atomic_victim,
+            &[&answer(true, 0, &longer[..length])],
+            untagged(UntaggedError::TooLong),
+        );
+    }
+    // The first of several segments.
+    refused_by(
+        atomic_victim,
+        &[&answer(false, 0, &response)],
+        Cause::DdpCatastrophic,
+    );
+    refused_by(
+        atomic_victim,
+        &[&answer(true, 4, &response[4..])],
+        untagged(UntaggedError::Offset),
+    );
+    let (mut connection, mut ledger) = atomic_victim(false);
+    let right = framed(&answer(true, 0, &response), false);
+    assert_eq!(
+        connection.receive(NOW, &right, &mut ledger),
+        right.len(),
+        "one of the right size is taken"
+    );
+    assert_eq!(connection.failure(), None);
+    let done = connection.completion().unwrap();
+    assert_eq!((done.seq, done.status), (0, Status::Success));
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod order;
 pub mod protection;
 pub mod random;
 pub mod receives;
+pub mod resizing;
 pub mod services;
 pub mod states;
 pub mod transfer;
@@ -71,6 +72,7 @@ rows! { $
         an_atomic_beside_its_word_is_refused,
         a_window_opens_its_part,
         a_send_takes_a_key_away,
+        a_send_takes_no_key_that_is_not_open_to_it,
         a_refusal_is_an_event_of_the_responder;
     receives:
         a_send_waits_for_its_receive,
@@ -81,6 +83,8 @@ rows! { $
         a_receive_with_bad_memory_ends_the_connection,
         a_shared_receive_queue_serves_all,
         a_shared_receive_queue_warns_below_its_limit;
+    resizing:
+        queues_change_their_length_while_messages_arrive;
     states:
         an_error_flushes_what_was_posted,
         bad_memory_of_its_own_ends_a_connection,

@@ -328,6 +328,94 @@ fn be_invalidated(side: &mut Side) {
     side.meet();
 }
 
+pub const fn a_send_takes_no_key_that_is_not_open_to_it() -> Row {
+    Row::new(
+        &[Need::Invalidate],
+        take_what_is_not_open,
+        keep_what_is_not_open,
+    )
+}
+
+/// Keys that a peer names in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Region,
+    /// Of a window that another queue pair of this domain has bound.
+    OfAnother,
+    /// Of a window for all queue pairs.
+    OfAll,
+    /// Of a window of its own, but for the low byte.
+    LowByte,
+    /// Of a window that is not bound.
+    Unbound,
+    /// Of no place at all.
+    Nothing,
+}
+
+const KEPT: [Kept; 6] = [
+    Kept::Region,
+    Kept::OfAnother,
+    Kept::OfAll,
+    Kept::LowByte,
+    Kept::Unbound,
+    Kept::Nothing,
+];
+/// In one packet and in several: the last one names the key.
+const LENGTHS: [usize; 2] = [64, LEN];
+
+fn take_what_is_not_open(side: &mut Side) {
+    for (kept, len) in KEPT.iter().flat_map(|kept| LENGTHS.map(|len| (*kept, len))) {
+        let end = side.connected(QpType::Rc, LEN);
+        let other = side.connected(QpType::Rc, LEN);
+        let rkey = side.swap([0; 4])[0] as u32;
+        let sge = [end.sge(0, len)];
+        let mut send = end.request(WrOpcode::SendWithInv, 1, &sge, 0);
+        send.imm = match kept {
+            Kept::LowByte => rkey ^ 1,
+            _ => rkey,
+        };
+        // RDMAP says that the key cannot be invalidated, and not that access is refused.
+        end.is_refused(&send, &[WcStatus::RemAccessErr, WcStatus::RemInvReqErr]);
+        if matches!(kept, Kept::Region | Kept::OfAnother | Kept::OfAll) {
+            other.memory.fill(0, 64, 7);
+            let sge = [other.sge(0, 64)];
+            let mut write = other.request(WrOpcode::RdmaWrite, 2, &sge, 1024);
+            write.rkey = rkey;
+            other.done(&write);
+        }
+        side.meet();
+    }
+}
+
+fn keep_what_is_not_open(side: &mut Side) {
+    for (kept, len) in KEPT.iter().flat_map(|kept| LENGTHS.map(|len| (*kept, len))) {
+        let end = side.connected(QpType::Rc, LEN);
+        let other = side.connected(QpType::Rc, LEN);
+        end.post_recv(6, 0, len);
+        let mut window = None;
+        match kept {
+            Kept::Region => drop(side.swap([u64::from(other.mr.rkey()), 0, 0, 0])),
+            Kept::OfAnother => window = Some(bind(side, &other, MwType::Type2).0),
+            Kept::OfAll => window = Some(bind(side, &other, MwType::Type1).0),
+            Kept::LowByte => window = Some(bind(side, &end, MwType::Type2).0),
+            Kept::Unbound => {
+                let mw = side.pd.alloc_mw(MwType::Type2).unwrap();
+                side.swap([u64::from(mw.rkey()), 0, 0, 0]);
+                window = Some(mw);
+            }
+            Kept::Nothing => drop(side.swap([u64::from(!end.mr.rkey()), 0, 0, 0])),
+        }
+        let (id, status) = end.outcome();
+        assert!(id == 6 && status != 0, "{kept:?}: {id}, {status}");
+        is_ended(&end);
+        side.meet();
+        if matches!(kept, Kept::Region | Kept::OfAnother | Kept::OfAll) {
+            other.memory.check(1024, 64, 7);
+        }
+        drop(window);
+    }
+}
+
 pub const fn a_refusal_is_an_event_of_the_responder() -> Row {
     Row::new(&[], refuse_access, hear_of_it)
 }

@@ -214,7 +214,7 @@ fn take_to_bad_memory(side: &mut Side) {
 }
 
 /// A shared receive queue with so many receives of 64 bytes.
-fn srq(side: &Side, max_wr: u32) -> Arc<Srq> {
+pub(super) fn srq(side: &Side, max_wr: u32) -> Arc<Srq> {
     let init = SrqInit {
         attr: SrqAttr {
             max_wr,
@@ -227,7 +227,7 @@ fn srq(side: &Side, max_wr: u32) -> Arc<Srq> {
 }
 
 /// Connected ends that take their receives from one queue and complete to one.
-fn sharing(side: &mut Side, srq: &Arc<Srq>, count: usize) -> Vec<Joined> {
+pub(super) fn sharing(side: &mut Side, srq: &Arc<Srq>, count: usize) -> Vec<Joined> {
     let cq = side.cq(None);
     let ends = (0..count).map(|_| {
         let init = QpInit {

@@ -8,8 +8,21 @@ use crate::socket::Ready;
 struct Taken {
     manager: Manager,
     polls: Polls,
+    listener: u32,
     peer: TcpStream,
     stream: u32,
+}
+
+impl Taken {
+    fn request(&self) -> Vec<u8> {
+        let parameters = ConnectionParameters {
+            ird: 1,
+            ord: 1,
+            private_data: b"hello".to_vec(),
+        };
+        let wishes = self.manager.wishes(&parameters);
+        emit(&iwarp::request(&wishes, &parameters.private_data)).unwrap()
+    }
 }
 
 /// Waits until something of the kind is ready; its number.
@@ -36,6 +49,7 @@ fn taken() -> Taken {
     Taken {
         manager,
         polls,
+        listener,
         peer,
         stream,
     }
@@ -45,13 +59,7 @@ fn taken() -> Taken {
 #[test]
 fn a_request_that_came_while_nobody_looked_is_taken() {
     let mut taken = taken();
-    let parameters = ConnectionParameters {
-        ird: 1,
-        ord: 1,
-        private_data: b"hello".to_vec(),
-    };
-    let wishes = taken.manager.wishes(&parameters);
-    let request = emit(&iwarp::request(&wishes, &parameters.private_data)).unwrap();
+    let request = taken.request();
     taken.peer.write_all(&request).unwrap();
     let late = Instant::now() + 2 * REQUEST_WAIT;
     let again = taken.manager.expire(late);
@@ -136,4 +144,48 @@ fn of_those_who_say_nothing_the_oldest_gives_way() {
         assert!(manager.count() <= max);
     }
     assert_eq!(manager.count(), max);
+}
+
+/// A peer that has sent nothing, or half of its request, gets the end of the stream when the listener ends. An event of
+/// the kernel that comes later changes nothing.
+#[test]
+fn a_listener_goes_while_a_connection_waits_for_its_request() {
+    for half in [false, true] {
+        let mut taken = taken();
+        let request = taken.request();
+        if half {
+            taken.peer.write_all(&request[..9]).unwrap();
+            assert_eq!(ready(&taken.polls, Kind::Stream), taken.stream);
+            taken.manager.ready(&taken.polls, taken.stream);
+        }
+        taken.manager.end_listening(taken.listener);
+        assert_eq!(taken.manager.count(), 0);
+        assert_eq!(taken.peer.read(&mut [0; 8]).unwrap(), 0);
+        taken.manager.ready(&taken.polls, taken.stream);
+        taken.manager.came(&taken.polls, taken.listener);
+        taken.manager.end_listening(taken.listener);
+        assert!(!taken.manager.is_requested(taken.stream));
+        assert_eq!(taken.manager.count(), 0);
+    }
+}
+
+/// Connections of another listener stay, and so do requests that the program knows of.
+#[test]
+fn a_listener_goes_while_the_program_has_a_request() {
+    let mut taken = taken();
+    taken.peer.write_all(&taken.request()).unwrap();
+    assert_eq!(ready(&taken.polls, Kind::Stream), taken.stream);
+    taken.manager.end_listening(taken.listener + 1);
+    assert_eq!(taken.manager.count(), 1);
+    taken.manager.ready(&taken.polls, taken.stream);
+    taken.manager.end_listening(taken.listener);
+    assert!(taken.manager.is_requested(taken.stream));
+    let parameters = ConnectionParameters::default();
+    let accepted = taken
+        .manager
+        .accept(&taken.polls, taken.stream, &parameters);
+    assert!(accepted.is_ok_and(|made| made.is_none()));
+    let mut reply = [0; Startup::BYTES_MAX];
+    let bytes = taken.peer.read(&mut reply).unwrap();
+    assert!(matches!(arrived(Role::Reply, &reply[..bytes]), Ok(Some(_))));
 }

@@ -4,12 +4,13 @@ use std::net::Shutdown;
 
 use sluice_verbs::{QpState, Sge, WcStatus, WrOpcode};
 use sluice_verbs_testing::{End, request, until};
-use sluice_wire::iwarp::message::{AtomicRequest, Operation};
+use sluice_wire::iwarp::message::{AtomicRequest, AtomicResponse, Operation};
 use sluice_wire::iwarp::terminate::{Mpa, Rdmap, TaggedError, UntaggedError};
 use sluice_wire::iwarp::{Cause, Kind, Segment, Tagged, Untagged, fpdu};
 
 use crate::peer::{
-    Heard, Host, Liar, RECEIVE, RECEIVES, REGION, address, is_over, read, segment, send, write,
+    Heard, Host, Liar, RECEIVE, RECEIVES, REGION, SEED, address, is_over, read, segment, send,
+    write,
 };
 
 /// A peer with a neighbour, which is served before, and behind.
@@ -221,19 +222,69 @@ fn answers_that_were_not_asked_for() {
         }
         let heard = liar.hears();
         assert!(matches!(heard, Heard::Told(_)), "{lie}: {heard:?}");
-        let mut read = None;
-        until("the end of the READ", || {
-            while let Some(wc) = end.cq.poll_one() {
-                if wc.wr_id == 9 {
-                    read = Some(wc.status);
-                }
-            }
-            read.is_some()
-        });
-        assert_ne!(read, Some(WcStatus::Success as u32), "{lie}");
+        ends_badly(&end, 9);
         is_over(&end);
         neighbour.fetches(1, &other, 16, 10_000);
     }
+}
+
+/// What a peer answers to an atomic operation of ours, whose answer has 12 bytes in one segment.
+#[test]
+fn answers_to_an_atomic_that_have_another_size() {
+    let answer = |last, offset, bytes: &[u8]| {
+        let kind = Kind::AtomicResponse(Untagged { msn: 1, offset });
+        segment(last, kind, bytes)
+    };
+    for lie in 0..6 {
+        let host = Host::new(false);
+        let (other, mut neighbour) = host.join();
+        let (end, mut liar) = host.join();
+        // The initiator's first frame, which the responder waits for.
+        liar.sends(&[write(0, 0, &[])]);
+        // The other receives are flushed, and what is behind the result stays as it is.
+        let result = RECEIVES + 2 * RECEIVE;
+        end.memory.fill(result, 64, SEED);
+        let sges = [end.sge(result, 8)];
+        let add = request(WrOpcode::AtomicFetchAndAdd, 9, &sges, 0x1000, 0x77);
+        end.qp.post_send(&add).unwrap();
+        let asked = liar.next().unwrap().unwrap();
+        let asked = Segment::parse(&asked).unwrap();
+        assert!(matches!(asked.header().kind, Kind::AtomicRequest(_)));
+        let id = u32::from_be_bytes(asked.payload()[4..8].try_into().unwrap());
+        let response = AtomicResponse { id, original: 0xee }.emit();
+        let longer = [&response[..], &[0xee; 50]].concat();
+        match lie {
+            0 => liar.sends(&[answer(true, 0, &response[..11])]),
+            1 => liar.sends(&[answer(true, 0, &[])]),
+            2 => liar.sends(&[answer(true, 0, &longer[..13])]),
+            3 => liar.sends(&[answer(true, 0, &longer)]),
+            4 => liar.sends(&[
+                answer(false, 0, &response[..8]),
+                answer(true, 8, &response[8..]),
+            ]),
+            _ => liar.sends(&[answer(false, 0, &response), answer(true, 12, &longer)]),
+        }
+        let heard = liar.hears();
+        assert!(matches!(heard, Heard::Told(_)), "{lie}: {heard:?}");
+        ends_badly(&end, 9);
+        end.memory.check(result, 64, SEED);
+        is_over(&end);
+        neighbour.fetches(1, &other, 16, 10_000);
+    }
+}
+
+/// Waits for the end of this request, which is an error.
+fn ends_badly(end: &End, id: u64) {
+    let mut status = None;
+    until("the end of the request", || {
+        while let Some(wc) = end.cq.poll_one() {
+            if wc.wr_id == id {
+                status = Some(wc.status);
+            }
+        }
+        status.is_some()
+    });
+    assert_ne!(status, Some(WcStatus::Success as u32));
 }
 
 /// Bytes one by one are slow, and right.

@@ -5,6 +5,7 @@ mod bursts;
 mod cuts;
 mod floods;
 mod lies;
+mod listeners;
 mod peer;
 mod sleepers;
 mod startups;

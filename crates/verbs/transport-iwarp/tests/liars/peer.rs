@@ -11,7 +11,8 @@ use sluice_protocol::iwarp::{Wishes, arrived, request};
 use sluice_transport_iwarp::IwarpTransport;
 use sluice_verbs::iw_cm::{ConnectionParameters, Event, EventSink, IwCm};
 use sluice_verbs::{
-    AhAttr, Context, Device, Error, Gid, Pd, QpAttr, QpState, QpType, WcStatus, qp_mask,
+    AhAttr, Context, Device, Error, Gid, Pd, QpAttr, QpState, QpType, Transport as _, WcStatus,
+    qp_mask,
 };
 use sluice_verbs_testing::{End, Memory, PATIENCE, until};
 use sluice_wire::iwarp::message::ReadRequest;
@@ -45,6 +46,7 @@ pub struct Host {
     pd: Arc<Pd>,
     events: Receiver<(u32, Event)>,
     address: SocketAddr,
+    listener: u32,
 }
 
 pub fn parameters() -> ConnectionParameters {
@@ -57,18 +59,23 @@ pub fn parameters() -> ConnectionParameters {
 
 impl Host {
     pub fn new(crc: bool) -> Self {
+        Self::at(Ipv4Addr::LOCALHOST, crc)
+    }
+
+    /// One that listens at this address.
+    pub fn at(address: Ipv4Addr, crc: bool) -> Self {
         let transport = IwarpTransport::over_tcp(1, crc).unwrap();
         let (sender, events) = channel();
         transport.set_sink(Arc::new(Sink(Mutex::new(sender))));
-        // Liars, too, may get no processor between connecting and asking.
-        transport.set_request_wait(PATIENCE);
+        // Liars, too, may get no processor between connecting and asking; and a read ends before.
+        transport.set_request_wait(2 * PATIENCE);
         // Somebody else may take the port that was free.
-        let address = loop {
-            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (address, listener) = loop {
+            let free = TcpListener::bind((address, 0)).unwrap();
             let address = free.local_addr().unwrap();
             drop(free);
             match transport.listen(address, false) {
-                Ok(_) => break address,
+                Ok(listener) => break (address, listener),
                 Err(Error::System(errno)) if errno.0 == libc::EADDRINUSE => {}
                 Err(why) => panic!("{address}: {why}"),
             }
@@ -81,6 +88,7 @@ impl Host {
             pd,
             events,
             address,
+            listener,
         }
     }
 
@@ -112,6 +120,23 @@ impl Host {
     /// Where it takes connections.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Takes no more.
+    pub fn ends_listening(&self) {
+        self.cm().end_listening(self.listener);
+    }
+
+    /// What has happened and was not looked at.
+    pub fn events(&self) -> Vec<(u32, Event)> {
+        self.events.try_iter().collect()
+    }
+
+    /// Connections that it has, at whatever stage.
+    pub fn streams(&self) -> u64 {
+        let counters = self.transport.report().counters;
+        let streams = counters.iter().find(|(name, _)| *name == "streams");
+        streams.unwrap().1
     }
 
     /// The queue pair of that stream.
@@ -193,6 +218,22 @@ pub struct Liar {
     came: Vec<u8>,
 }
 
+/// A request.
+pub fn asking() -> Vec<u8> {
+    let wishes = Wishes {
+        crc: false,
+        ird: 4,
+        ird_max: 4,
+        ord: IRD,
+        peer_to_peer: false,
+        long_frames: true,
+    };
+    let mut bytes = vec![0; Startup::BYTES_MAX];
+    let used = request(&wishes, &[]).emit(&mut bytes).unwrap();
+    bytes.truncate(used);
+    bytes
+}
+
 /// What it is told.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -207,17 +248,7 @@ impl Liar {
     /// With a request on its way.
     pub fn asks(address: SocketAddr) -> Self {
         let mut liar = Self::on(TcpStream::connect(address).unwrap());
-        let wishes = Wishes {
-            crc: false,
-            ird: 4,
-            ird_max: 4,
-            ord: IRD,
-            peer_to_peer: false,
-            long_frames: true,
-        };
-        let mut bytes = vec![0; Startup::BYTES_MAX];
-        let used = request(&wishes, &[]).emit(&mut bytes).unwrap();
-        liar.says(&bytes[..used]);
+        liar.says(&asking());
         liar
     }
 
@@ -232,7 +263,7 @@ impl Liar {
         }
     }
 
-    fn hears_reply(&mut self) {
+    pub fn hears_reply(&mut self) {
         loop {
             if let Some(reply) = arrived(Role::Reply, &self.came).unwrap() {
                 self.crc = reply.startup.crc;

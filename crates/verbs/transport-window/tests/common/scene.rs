@@ -79,7 +79,7 @@ pub fn connect_with(end: &End, qpn: u32, psn: u32, rnr_retry: u8) {
 /// Two honest programs that write and send to each other as long as they are asked to.
 pub struct Honesty {
     pub ends: [End; 2],
-    _hosts: [Honest; 2],
+    pub hosts: [Honest; 2],
     pub turn: u64,
 }
 
@@ -91,7 +91,7 @@ impl Honesty {
         connect(&ends[1], ends[0].qp.num(), ends[0].psn);
         let mut honesty = Honesty {
             ends,
-            _hosts: hosts,
+            hosts,
             turn: 0,
         };
         honesty.works();
@@ -162,6 +162,14 @@ impl Scene {
         let mut scene = Scene::of(|window| Honest::on(window.open_alert()));
         scene.liar.join();
         scene
+    }
+
+    /// What the liar says to another queue pair of the victim's host.
+    pub fn frame_to(&self, qpn: u32, opcode: WrOpcode) -> Frame {
+        Frame {
+            to: qpn,
+            ..self.frame(What::Request, opcode)
+        }
     }
 
     pub fn frame(&self, what: What, opcode: WrOpcode) -> Frame {
