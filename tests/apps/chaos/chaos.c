@@ -31,11 +31,24 @@ static void handle_signals(unsigned number)
     let_signals(true);
 }
 
+/* Threads that begin a connection, which may be cut by then. */
+static atomic_int beginning;
+
+static void begin(void *(*thread)(void *), intptr_t argument)
+{
+    pthread_t its;
+    beginning++;
+    if (pthread_create(&its, NULL, thread, (void *)argument) == 0)
+        pthread_detach(its);
+    else
+        beginning--;
+}
+
 /* Whether all is over that this process has to do: its connections have begun, and it holds nothing of them. */
 static bool is_over(unsigned side, unsigned number)
 {
     uint64_t own = (uint64_t)getpid();
-    if (hand_overs_under_way > 0)
+    if (beginning > 0 || hand_overs_under_way > 0)
         return false;
     for (unsigned c = 0; c < state->connections; c++) {
         if (side == 0 && c % state->clients != number)
@@ -54,7 +67,6 @@ static int finish(void)
 {
     /* Threads that have ended their part close their descriptors. */
     usleep(20000);
-    is_finishing = true;
     if (helper_socket >= 0)
         close(helper_socket);
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
@@ -138,6 +150,7 @@ static void *welcome(void *argument)
         start_end(fd, greeting.connection, 1);
     else
         close(fd);
+    beginning--;
     return NULL;
 }
 
@@ -172,9 +185,8 @@ static int server(const char *address, unsigned port)
         if (poll(&look, 1, LOOK_AGAIN_MS) != 1)
             continue;
         int fd = accept4(listener, NULL, NULL, below(&random, 4) ? SOCK_CLOEXEC : 0);
-        pthread_t thread;
-        if (fd >= 0 && pthread_create(&thread, NULL, welcome, (void *)(intptr_t)fd) == 0)
-            pthread_detach(thread);
+        if (fd >= 0)
+            begin(welcome, fd);
     }
     close(listener);
     return finish();
@@ -215,6 +227,7 @@ static void *dial(void *argument)
     struct greeting greeting = {MAGIC, connection};
     if (result == 0 && send_all(fd, &greeting, sizeof greeting) && warm_up(fd, connection, 0)) {
         start_end(fd, connection, 0);
+        beginning--;
         return NULL;
     }
     if (!is_cut(connection))
@@ -225,6 +238,7 @@ static void *dial(void *argument)
         direction->sender_ended = direction->receiver_ended = 1;
     }
     close(fd);
+    beginning--;
     return NULL;
 }
 
@@ -242,11 +256,8 @@ static int client(unsigned number, const char *address, unsigned port)
     let_signals(false);
     server_address = address;
     server_port = port;
-    for (unsigned c = number; c < state->connections; c += (unsigned)state->clients) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, dial, (void *)(intptr_t)c) == 0)
-            pthread_detach(thread);
-    }
+    for (unsigned c = number; c < state->connections; c += (unsigned)state->clients)
+        begin(dial, c);
     while (!state->is_over && !is_over(0, number))
         usleep(LOOK_AGAIN_US);
     return finish();

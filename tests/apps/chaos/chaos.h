@@ -219,7 +219,6 @@ unsigned habits(const struct flow *flow);
 /* pass.c */
 extern int helper_socket, helper_pid;
 extern atomic_int hand_overs_under_way;
-extern atomic_bool is_finishing;
 extern bool may_exec_self;
 void start_helper(void);
 int helper(int socket);

@@ -6,8 +6,6 @@
 
 int helper_socket = -1, helper_pid;
 atomic_int hand_overs_under_way;
-/* The helper's socket is about to be closed, beside a connection that was cut and is accepted late. */
-atomic_bool is_finishing;
 /* This process has one connection and nothing else to lose. */
 bool may_exec_self;
 
@@ -88,7 +86,7 @@ static int pass(struct flow *flow, int mask)
         note(BUSY, flow->connection, flow->side, 0, -error);
         if (error == EBUSY)
             count(BUSY);
-        else if (!is_killed((uint64_t)helper_pid) && !is_finishing)
+        else if (!is_killed((uint64_t)helper_pid))
             violation("PASS", flow->connection, flow->side, "%s", strerror(error));
         mask = 0;
     }
