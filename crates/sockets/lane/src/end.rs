@@ -6,13 +6,13 @@
 //! they were stored; a lane is attached only while one process holds the connection.
 #![allow(unsafe_code)]
 
+use crate::carrier;
 use crate::counts::{has_peer_ended, tcp_bytes_ever, tcp_bytes_read};
 use crate::kernel::is_final;
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
 use crate::totals::{OneEnd, Totals};
-use crate::wait::check_carrier;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_shmem::direction::Direction;
@@ -464,7 +464,7 @@ impl End {
     /// lock of this end.
     pub(crate) fn check_sender_or_carrier(&self, fd: i32) {
         if self.is_remote() {
-            check_carrier();
+            carrier::check();
             self.check_reset(fd);
         } else {
             self.check_sender(fd);

@@ -4,6 +4,7 @@
 //! [`send`](send::send) move its bytes; [`wait`] tells whether it is ready. The rules of the
 //! handover are in DESIGN ("byte-offset handover") and docs/decisions/0001.
 
+pub mod carrier;
 pub mod clock;
 pub mod confined;
 mod counts;

@@ -6,7 +6,6 @@ use crate::end::{End, Locked};
 use crate::full::{full_budget_ns, stalled_ns};
 use crate::lock::count;
 use crate::reclaim::serve;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::handover::{Next, Sender};
 use sluice_shmem::parking::ParkingTable;
@@ -17,23 +16,6 @@ mod naps;
 
 pub use asked::Asked;
 pub(crate) use naps::{Naps, SocketTimeout};
-
-/// Who finds out whether sluiced is still there; a `fn()`, or null.
-static CARRIER_CHECK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Says who finds out whether sluiced is still there. It is called by readers that sluiced keeps
-/// from sleeping for long, without locks of theirs.
-pub fn set_carrier_check(check: fn()) {
-    CARRIER_CHECK.store(check as *mut (), Ordering::Release);
-}
-
-pub(crate) fn check_carrier() {
-    let check = CARRIER_CHECK.load(Ordering::Acquire);
-    if !check.is_null() {
-        // SAFETY: only `set_carrier_check` stores here, and it stores functions of this type.
-        unsafe { core::mem::transmute::<*mut (), fn()>(check)() };
-    }
-}
 
 /// What a lane says of its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -59,7 +59,7 @@ pub fn start() {
         name = [0; 32];
         name[..length].copy_from_slice(&base[..length]);
     }
-    sluice_lane::wait::set_carrier_check(messages::check_daemon);
+    sluice_lane::carrier::set_check(messages::check_daemon);
     link::init(config::variable(c"SLUICE_SOCKET"), &name);
     gateway::init();
     stats::init(&name);

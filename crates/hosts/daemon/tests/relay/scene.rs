@@ -1,9 +1,10 @@
 //! A relay that the test gives orders to.
 #![allow(unsafe_code)]
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use sluice_lab::link::{ip, require_means};
 use sluice_lab::namespace::Namespace;
 use sluice_lab::verdict::{Verdict, made};
 use sluice_peering::config::Config;
+use sluice_sys::unix;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than whoever connects may take to say what for.
@@ -173,8 +175,26 @@ impl Scene {
         SocketAddr::new(ip, self.ports[usize::from(ip.is_ipv6())])
     }
 
+    /// A listener of a program in the cgroup of which connections are captured: a socket belongs to that of its process.
     pub fn listen(&self, ip: IpAddr) -> TcpListener {
-        self.within(|| TcpListener::bind((ip, 0)).expect("bound"))
+        let (ours, theirs) = unix::seqpacket_pair().expect("sockets");
+        let processes = self.group.processes();
+        self.within(|| {
+            let mut command = Command::new("true");
+            let listen = move || {
+                std::fs::write(&processes, "0")?;
+                let listener = TcpListener::bind((ip, 0))?;
+                unix::send_with_fds(theirs.raw(), b"x", &[listener.as_raw_fd()])
+                    .map(drop)
+                    .map_err(|errno| Error::from_raw_os_error(errno.0))
+            };
+            // SAFETY: it opens files, and takes memory, which the C library's fork allows.
+            unsafe { command.pre_exec(listen) };
+            assert!(command.status().expect("it runs").success());
+        });
+        let got = unix::receive_with_fds(ours.raw(), &mut [0]);
+        let listener = got.expect("a message").take_fd(0).expect("a listener");
+        TcpListener::from(OwnedFd::from(listener))
     }
 
     /// A connection to the relay, and the addresses that it has.
