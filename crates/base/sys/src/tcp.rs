@@ -21,8 +21,8 @@ pub const STATE_CLOSE_WAIT: u8 = 8;
 /// `TCP_LISTEN`.
 pub const STATE_LISTEN: u8 = 10;
 
-/// Bytes of `struct tcp_info` that we ask for: up to and with `tcpi_rcv_wnd`.
-const INFO_BYTES: usize = 236;
+/// Bytes of `struct tcp_info` that we ask for: up to and with `tcpi_data_segs_out`.
+const INFO_BYTES: usize = 160;
 
 /// The fields of the kernel's `struct tcp_info` that Sluice uses (`include/uapi/linux/tcp.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct TcpInfo {
 pub fn info(fd: RawFd) -> Result<TcpInfo, Errno> {
     let mut raw = [0_u8; INFO_BYTES];
     let len = get_option(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut raw)?;
-    if len < 160 {
+    if len < INFO_BYTES {
         return Err(Errno::PROTO);
     }
     Ok(TcpInfo {

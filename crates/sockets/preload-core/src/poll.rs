@@ -159,7 +159,9 @@ fn lane_of(fd: i32, events: i16) -> Option<Ready> {
     wait::ready(conn.end, conn.generation, fd)
 }
 
-/// Writes what rings have into `entries`, and what is left for the kernel into `slots`.
+/// Writes what rings have into `entries`, and what is left for the kernel into `slots`. Apart from its caller for the stack
+/// of a sleep.
+#[inline(never)]
 fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
     let mut rings = Rings::default();
     for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
@@ -252,7 +254,8 @@ fn ask(
     if result < 0 { result } else { count }
 }
 
-/// Sleeps in the kernel; `None`: look again.
+/// Sleeps in the kernel; `None`: look again. Apart from its caller for the stack of a look at lanes.
+#[inline(never)]
 fn sleep(
     entries: &mut [pollfd],
     slots: &mut [Slot],
