@@ -20,7 +20,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SLUICE_SOAK=SECONDS` | each row goes on for so long with new seeds, and says every half a minute how far it is |
-//! | `SLUICE_ROWS=all` | also the rows `one-host/all` and `hosts/fabric-all`, which have what is known to fail |
+//! | `SLUICE_ROWS=all` | also the row `one-host/all`, which has what is known to fail |
 //! | `SLUICE_SEED=S` | the round with this seed alone, as a failure prints it |
 //! | `SLUICE_CHAOS_TIMES=N` | the same so often: a seed says what is done, and the scheduler when |
 //! | `SLUICE_CHAOS_FAULTS=kills+stops` | rounds have these faults: `calm`, `kills`, `stops`, `signals`, `daemon`, or `everything` |
@@ -84,9 +84,6 @@ const ONE_HOST: [(bool, &[Faults]); 10] = [
 /// connection away").
 const EXECUTED: &[&str] = &["exec", "exec-self"];
 
-/// Between hosts unread bytes of a ring do not go along (docs/limitations.md, "Lanes between hosts").
-const GIVEN_AWAY: &[&str] = &["exec", "exec-self", "pass"];
-
 /// Rounds of a row between hosts have one of these each.
 const BETWEEN_HOSTS: &[Faults] = &[
     Faults::NONE,
@@ -131,7 +128,6 @@ type SetUp = fn() -> Verdict<Box<dyn Stage>>;
 struct Place {
     name: &'static str,
     faults: &'static [Faults],
-    without: &'static [&'static str],
     is_static: bool,
     set_up: SetUp,
 }
@@ -141,19 +137,11 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
     let hosts = |name, faults, set_up| Place {
         name,
         faults,
-        without: &[],
         is_static: false,
         set_up,
     };
     let rows = [
-        Place {
-            without: GIVEN_AWAY,
-            ..hosts("fabric", BETWEEN_HOSTS, fabric)
-        },
-        Place {
-            without: &[],
-            ..hosts("fabric-all", BETWEEN_HOSTS, fabric)
-        },
+        hosts("fabric", BETWEEN_HOSTS, fabric),
         hosts("window", BETWEEN_HOSTS, || {
             Ok(Box::new(hosts::Window::new()?))
         }),
@@ -172,7 +160,7 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
         let row = Row {
             name: format!("hosts/{}", place.name),
             faults: place.faults,
-            without: place.without,
+            without: &[],
             bytes_max: HOSTS_BYTES_MAX,
             seeds: 0..BETWEEN_HOSTS.len() as u64,
             of_the_day: 1,
@@ -186,10 +174,9 @@ fn between_hosts(programs: &Arc<Programs>) -> Vec<Trial> {
     all.collect()
 }
 
-/// What every run has. The other rows have what is known to fail: what docs/limitations.md says of lanes between hosts
-/// and of exec.
+/// What every run has. The other row has what is known to fail: what docs/limitations.md says of exec.
 fn is_usual(name: &str) -> bool {
-    !["hosts/fabric-all", "one-host/all"].contains(&name)
+    name != "one-host/all"
 }
 
 fn main() -> ExitCode {
