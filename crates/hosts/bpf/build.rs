@@ -12,6 +12,9 @@ fn main() {
         &[
             ("connect4", "connect_v4"),
             ("connect6", "connect_v6"),
+            ("blind4", "blind_v4"),
+            ("blind6", "blind_v6"),
+            ("classifier", "look"),
             ("peer4", "peer_v4"),
             ("peer6", "peer_v6"),
             ("name4", "name_v4"),

@@ -8,7 +8,8 @@
  * what was meant. At the end that accepts, the daemon connects to the program's own address, and
  * accept() and getpeername() show the client for whom it does.
  *
- * Where anything is missing, room in a map or the listener, a connection goes its own way.
+ * Where anything is missing, room in a map or the listener, a connection goes its own way. So does
+ * one whose program sets terms that the daemon's connection would not keep, such as a key or a TTL.
  */
 #include "common.h"
 
@@ -20,6 +21,11 @@ static struct bpf_sock *(*lookup_tcp)(void *context, struct bpf_sock_tuple *tupl
 static __u64 (*process_and_thread)(void) = (void *)BPF_FUNC_get_current_pid_tgid;
 static long (*program_name)(void *name, __u32 bytes) = (void *)BPF_FUNC_get_current_comm;
 static long (*release)(void *socket) = (void *)BPF_FUNC_sk_release;
+static void *(*as_tcp)(void *socket) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static long (*read_kernel)(void *to, __u32 bytes, const void *from) =
+	(void *)BPF_FUNC_probe_read_kernel;
+static long (*load_bytes)(const void *packet, __u32 at, void *to, __u32 bytes) =
+	(void *)BPF_FUNC_skb_load_bytes;
 
 /*
  * The maps. The loader makes them and puts their descriptors in place of these symbols; their
@@ -30,6 +36,8 @@ extern char destinations; /* Hash: struct destination -> struct route. */
 extern char ports;        /* Array of 1024 words of 64 bits: a bit for each port. */
 extern char processes;    /* LRU hash: process that is left alone -> a byte. */
 extern char names;        /* Hash: struct name -> a byte; with an empty one: no others. */
+extern char terms;        /* Array of eight: struct term. */
+extern char room;         /* Array of two 64-bit numbers: enum room. */
 extern char exempted;     /* LRU hash: cookie of a socket that is left alone -> a byte. */
 extern char originals;    /* Hash: cookie of a captured socket -> struct original. */
 extern char arrivals;     /* LRU hash: struct arrival -> struct original. */
@@ -53,6 +61,24 @@ struct destination {
 /* Of a program, as the kernel has it: proc_pid_comm(5). */
 struct name {
 	char bytes[16];
+};
+
+/*
+ * A part of the kernel's struct tcp_sock, or of what a pointer in there leads to, by which a
+ * program has set terms for its connections. The loader knows where it is.
+ */
+struct term {
+	__u32 pointer; /* Where the pointer is, in bytes; 0: the part is in struct tcp_sock. */
+	__u32 offset;  /* Where the part is, in bytes. */
+	__u32 shift;   /* Of the 64 bits from there. */
+	__u32 padding;
+	__u64 mask;  /* All zero: there is no such term. */
+	__u64 usual; /* What is there if the program has set nothing. */
+};
+
+enum room {
+	LIMIT, /* How many captured connections there may be. */
+	OPEN,  /* How many there are. */
 };
 
 /* From where a connection to a destination would come; all zero: it is not known. */
@@ -100,6 +126,7 @@ enum counter {
 	FULL,        /* Connections that were not, as there are too many already. */
 	NO_LISTENER, /* The same, as nobody listened. */
 	PRESENTED,   /* Accepted connections that show another client. */
+	OWN_TERMS,   /* Connections that were not sent to it, as their program has set terms for them. */
 };
 
 static ALWAYS_INLINE void loopback(struct address *to, int v4)
@@ -153,9 +180,81 @@ static ALWAYS_INLINE int is_chosen(void)
 	return !!map_lookup(&names, &name);
 }
 
-/* Where the connection is to go instead: a port in network order, or 0 for where it wants to. */
-static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct address *to)
+static ALWAYS_INLINE int is_set(const char *tcp, __u32 which)
 {
+	struct term *term = map_lookup(&terms, &which);
+	__u64 from = 0, bits = 0;
+	long failed;
+
+	if (!term || !term->mask)
+		return 0;
+	if (term->pointer) {
+		failed = read_kernel(&from, sizeof(from), tcp + (term->pointer & 0xffff));
+		if (failed || !from)
+			return 0;
+		from += term->offset;
+		failed = read_kernel(&bits, sizeof(bits), (const void *)from);
+	} else {
+		failed = read_kernel(&bits, sizeof(bits), tcp + (term->offset & 0xffff));
+	}
+	return !failed && (bits >> (term->shift & 63) & term->mask) != term->usual;
+}
+
+/*
+ * Whether the program has set terms for this socket: keys that its peer must have (RFC 2385,
+ * RFC 5925), a TTL (RFC 5082), IP options. The kernel's own sockets count too, which nobody asks
+ * for their names. Without a loop: the verifier does not count on the stack, where keys of maps are.
+ */
+static ALWAYS_INLINE int has_terms(void *socket)
+{
+	const char *tcp = as_tcp(socket);
+
+	return tcp && (is_set(tcp, 0) || is_set(tcp, 1) || is_set(tcp, 2) || is_set(tcp, 3) ||
+		       is_set(tcp, 4) || is_set(tcp, 5) || is_set(tcp, 6) || is_set(tcp, 7));
+}
+
+/* Below it, ports are for programs that may have them (ip_unprivileged_port_start), by default. */
+#define UNPRIVILEGED_PORTS 1024
+
+/* A captured socket is closed, or tries another destination. */
+static ALWAYS_INLINE void forget(__u64 *cookie)
+{
+	__u32 which = OPEN;
+	__u64 *open;
+
+	if (map_delete(&originals, cookie))
+		return;
+	open = map_lookup(&room, &which);
+	if (open)
+		__sync_fetch_and_add(open, -1);
+}
+
+/* Notes what the connection was to be. 0: there is no room. */
+static ALWAYS_INLINE int note(const struct original *original)
+{
+	__u32 which = LIMIT;
+	__u64 *limit = map_lookup(&room, &which);
+	__u64 *open;
+
+	which = OPEN;
+	open = map_lookup(&room, &which);
+	if (!limit || !open || *open >= *limit)
+		return 0;
+	if (map_update(&originals, &original->cookie, original, BPF_NOEXIST))
+		return 0;
+	__sync_fetch_and_add(open, 1);
+	return 1;
+}
+
+/*
+ * Where the connection is to go instead: a port in network order, or 0 for where it wants to.
+ * Without `sees` the terms of a socket are not looked at, for kernels that do not say where they
+ * are.
+ */
+static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct address *to,
+				   int sees)
+{
+	struct bpf_sock *socket = context->sk;
 	struct original original = {};
 	struct destination key = {};
 	struct listener *listener;
@@ -172,9 +271,12 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 		return 0;
 	cookie = socket_cookie(context);
 	/* The same socket may have tried another destination before. */
-	map_delete(&originals, &cookie);
+	forget(&cookie);
 	/* A program that chooses its route has its reasons. */
-	if (!context->sk || context->sk->bound_dev_if || context->sk->mark)
+	if (!socket || socket->bound_dev_if || socket->mark)
+		return 0;
+	/* A server may ask for a client with such a port, which the daemon cannot always have. */
+	if (socket->src_port && socket->src_port < UNPRIVILEGED_PORTS)
 		return 0;
 	key.address = *to;
 	key.port = (__u16)context->user_port;
@@ -191,6 +293,10 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 	port = v4 ? listener->port4 : listener->port6;
 	if (!port)
 		return 0;
+	if (sees && has_terms(socket)) {
+		count_in(&counters, OWN_TERMS);
+		return 0;
+	}
 	if (!somebody_listens(context, v4, port)) {
 		count_in(&counters, NO_LISTENER);
 		return 0;
@@ -199,7 +305,7 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 	original.destination = *to;
 	original.source = route->source;
 	original.listener = port;
-	if (map_update(&originals, &cookie, &original, BPF_ANY)) {
+	if (!note(&original)) {
 		count_in(&counters, FULL);
 		return 0;
 	}
@@ -223,14 +329,13 @@ static ALWAYS_INLINE void show_v6(struct bpf_sock_addr *context, const struct ad
 	FIELD(context->user_ip6[3]) = address->words[3];
 }
 
-SECTION("connect4")
-int connect_v4(struct bpf_sock_addr *context)
+static ALWAYS_INLINE int connect_at_v4(struct bpf_sock_addr *context, int sees)
 {
 	struct address to;
 	__u16 port;
 
 	from_v4(&to, context->user_ip4);
-	port = capture(context, &to);
+	port = capture(context, &to, sees);
 	if (port) {
 		context->user_ip4 = BIG_ENDIAN_32(0x7f000001);
 		context->user_port = port;
@@ -238,20 +343,90 @@ int connect_v4(struct bpf_sock_addr *context)
 	return PROCEED;
 }
 
-SECTION("connect6")
-int connect_v6(struct bpf_sock_addr *context)
+static ALWAYS_INLINE int connect_at_v6(struct bpf_sock_addr *context, int sees)
 {
 	struct address to;
 	__u16 port;
 
 	address_of(context, &to);
-	port = capture(context, &to);
+	port = capture(context, &to, sees);
 	if (port) {
 		loopback(&to, is_v4(&to));
 		show_v6(context, &to);
 		context->user_port = port;
 	}
 	return PROCEED;
+}
+
+SECTION("connect4")
+int connect_v4(struct bpf_sock_addr *context)
+{
+	return connect_at_v4(context, 1);
+}
+
+SECTION("connect6")
+int connect_v6(struct bpf_sock_addr *context)
+{
+	return connect_at_v6(context, 1);
+}
+
+SECTION("blind4")
+int blind_v4(struct bpf_sock_addr *context)
+{
+	return connect_at_v4(context, 0);
+}
+
+SECTION("blind6")
+int blind_v6(struct bpf_sock_addr *context)
+{
+	return connect_at_v6(context, 0);
+}
+
+/* What is asked of `look`, behind an Ethernet header that says nothing. In network order. */
+struct question {
+	struct address from;
+	struct address to;
+	__u16 from_port;
+	__u16 to_port;
+};
+
+#define ETHERNET_BYTES 14
+
+/*
+ * Whether the socket that would accept a connection has terms: 0 or 1. It is run by hand, for the daemon, which
+ * would be at its end in a client's place.
+ */
+SECTION("classifier")
+int look(struct __sk_buff *packet)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct question asked = {};
+	struct bpf_sock *socket;
+	__u32 word;
+	int found;
+
+	if (load_bytes(packet, ETHERNET_BYTES, &asked, sizeof(asked)))
+		return 0;
+	if (is_v4(&asked.to)) {
+		tuple.ipv4.saddr = asked.from.words[3];
+		tuple.ipv4.daddr = asked.to.words[3];
+		tuple.ipv4.sport = asked.from_port;
+		tuple.ipv4.dport = asked.to_port;
+		socket = lookup_tcp(packet, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		for (word = 0; word < 4; word++) {
+			tuple.ipv6.saddr[word] = asked.from.words[word];
+			tuple.ipv6.daddr[word] = asked.to.words[word];
+		}
+		tuple.ipv6.sport = asked.from_port;
+		tuple.ipv6.dport = asked.to_port;
+		socket = lookup_tcp(packet, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
+	if (!socket)
+		return 0;
+	found = has_terms(socket);
+	release(socket);
+	return found;
 }
 
 SECTION("peer4")
@@ -340,7 +515,7 @@ int released(struct bpf_sock *context)
 {
 	__u64 cookie = socket_cookie(context);
 
-	map_delete(&originals, &cookie);
+	forget(&cookie);
 	return PROCEED;
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use sluice_sys::bpf::{AttachType, Code, Kind, Link, Map, ProgramKind};
+use sluice_sys::bpf::{AttachType, Code, Kind, Link, Map, Program, ProgramKind};
 use sluice_sys::errno::Errno;
 
 use crate::address::{self, canonical, field};
@@ -11,6 +11,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::load::{self, Part};
 use crate::rules::{PortMap, PortSet};
+use crate::terms;
 
 /// What clang made of `bpf/capture.bpf.c`, by the names of its functions.
 macro_rules! parts {
@@ -28,17 +29,28 @@ macro_rules! parts {
     };
 }
 
-/// In the order in which they are attached: those that take connections come last, and so go
-/// first.
-const PARTS: [Part; 8] = parts! {
+/// In the order in which they are attached.
+const PARTS: [Part; 6] = parts! {
     released: CgroupSocket at SocketRelease;
     follow: SocketOperations at SocketOperations;
     peer_v4: CgroupAddress at PeerName4;
     peer_v6: CgroupAddress at PeerName6;
     name_v4: CgroupAddress at SocketName4;
     name_v6: CgroupAddress at SocketName6;
+};
+/// Those that take connections come last, and so go first.
+const TAKING: [Part; 2] = parts! {
     connect_v4: CgroupAddress at Connect4;
     connect_v6: CgroupAddress at Connect6;
+};
+/// The same, where the terms of a socket cannot be looked at.
+const TAKING_BLINDLY: [Part; 2] = parts! {
+    blind_v4: CgroupAddress at Connect4;
+    blind_v6: CgroupAddress at Connect6;
+};
+/// Attached to nothing.
+const LOOK: [Part; 1] = parts! {
+    look: Classifier at Nowhere;
 };
 
 /// Sizes of structures of capture.bpf.c.
@@ -50,6 +62,11 @@ const ARRIVAL_BYTES: usize = 32;
 const TUPLE_BYTES: usize = 48;
 const CLIENT_BYTES: usize = 20;
 const NAME_BYTES: usize = 16;
+/// Of a question to `look`, behind an Ethernet header.
+const QUESTION_BYTES: usize = 36;
+const ETHERNET_BYTES: usize = 14;
+/// Of the header's two addresses nothing is said, and its type is one that nobody has (IEEE 802, for local experiments).
+const ETHERNET_TYPE: [u8; 2] = [0x88, 0xb5];
 
 /// Network namespaces with a listener.
 const LISTENERS_MAX: u32 = 4096;
@@ -71,27 +88,32 @@ enum Counter {
     Full,
     NoListener,
     Presented,
+    OwnTerms,
 }
-const COUNTERS: u32 = 4;
+const COUNTERS: u32 = 5;
+
+/// Of `enum room` in capture.bpf.c.
+const LIMIT: u32 = 0;
 
 /// How much is kept. Kernel memory, about 200 bytes for each, is taken at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureOptions {
     /// How many captured sockets there can be at once, 1 to 1048576; those beyond go their own
-    /// way. A listener has one port on one address, so that a network namespace has as many as
-    /// there are ephemeral ports (28232 unless configured), and a connect() beyond those fails:
-    /// keep well below.
+    /// way. See [`Capture::set_limit`].
     pub connections_max: u32,
     /// How many destinations there can be, 1 to 1048576.
     pub destinations_max: u32,
+    /// Whether to look for what programs have set for their sockets ([`Capture::sees_terms`]).
+    pub sees_terms: bool,
 }
 
 impl Default for CaptureOptions {
-    /// 16384 connections to 16384 destinations.
+    /// 16384 connections to 16384 destinations, and a look at what is set.
     fn default() -> Self {
         Self {
             connections_max: 16 * 1024,
             destinations_max: 16 * 1024,
+            sees_terms: true,
         }
     }
 }
@@ -142,6 +164,8 @@ pub struct CaptureCounters {
     pub no_listener: u64,
     /// Accepted connections that show the client for whom they are.
     pub presented: u64,
+    /// Connections that were not sent to the listener, as their program has set terms for them.
+    pub own_terms: u64,
 }
 
 /// The attached programs. They are detached when this is dropped, and when the process ends: from
@@ -155,10 +179,14 @@ pub struct Capture {
     ports: PortMap,
     processes: Map,
     names: Map,
+    room: Map,
     exempted: Map,
     arrivals: Map,
     pending: Map,
     counters: Map,
+    /// Looks at the terms of listening sockets. None: the kernel does not say where they are.
+    look: Option<Program>,
+    connections_max: u32,
     /// What the map holds.
     held: HashMap<[u8; DESTINATION_BYTES], [u8; ROUTE_BYTES]>,
     destinations_max: u32,
@@ -216,6 +244,7 @@ impl Capture {
             ports: PortMap::new()?,
             processes: load::map("sluice_processes", Kind::LruHash, 4, 1, PROCESSES_MAX)?,
             names: load::map("sluice_names", Kind::Hash, NAME_BYTES, 1, NAMES_MAX + 1)?,
+            room: load::map("sluice_room", Kind::Array, 4, 8, 2)?,
             exempted: load::map("sluice_exempted", Kind::LruHash, 8, 1, EXEMPTED_MAX)?,
             arrivals: load::map(
                 "sluice_arrivals",
@@ -233,16 +262,34 @@ impl Capture {
                 PENDING_MAX,
             )?,
             counters: load::counters(COUNTERS)?,
+            look: None,
+            connections_max: connections,
             held: HashMap::new(),
             destinations_max: options.destinations_max,
         };
         capture.ports.set(&PortSet::all())?;
+        capture.set_limit(connections)?;
+        let places = options.sees_terms.then(terms::places).flatten();
+        let terms = load::map(
+            "sluice_terms",
+            Kind::Array,
+            4,
+            terms::TERM_BYTES,
+            terms::TERMS_MAX,
+        )?;
+        for (index, place) in (0_u32..).zip(places.iter().flatten()) {
+            terms
+                .set(&index.to_ne_bytes(), place)
+                .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a term"))?;
+        }
         let maps = [
             ("listeners", &capture.listeners),
             ("destinations", &capture.destinations),
             ("ports", capture.ports.map()),
             ("processes", &capture.processes),
             ("names", &capture.names),
+            ("terms", &terms),
+            ("room", &capture.room),
             ("exempted", &capture.exempted),
             ("originals", &originals),
             ("arrivals", &capture.arrivals),
@@ -250,12 +297,59 @@ impl Capture {
             ("clients", &clients),
             ("counters", &capture.counters),
         ];
+        let taking = if places.is_some() {
+            &TAKING
+        } else {
+            &TAKING_BLINDLY
+        };
+        let look = match places {
+            Some(_) => Some(load::load(&LOOK[0], 0, &maps)?),
+            None => None,
+        };
         let mut links = Vec::new();
-        for part in &PARTS {
+        for part in PARTS.iter().chain(taking) {
             links.push(load::attach(cgroup, part, &maps)?);
         }
+        capture.look = look;
         capture.links = links;
         Ok(capture)
+    }
+
+    /// Whether connections and listeners are recognised for which a program has set terms of its own: keys (TCP-MD5,
+    /// TCP-AO), a TTL or the lowest that it takes (RFC 5082), IP options. If not, the kernel has no BTF
+    /// (CONFIG_DEBUG_INFO_BTF); then such a connection is captured as others are.
+    pub const fn sees_terms(&self) -> bool {
+        self.look.is_some()
+    }
+
+    /// Whether the socket in the calling thread's network namespace that would accept a connection `from` one address `to`
+    /// another one has such terms: the daemon must not connect there in a client's place. False if nobody listens, and
+    /// where [`Capture::sees_terms`] is.
+    pub fn has_terms(&self, from: SocketAddr, to: SocketAddr) -> Result<bool, Error> {
+        let Some(look) = &self.look else {
+            return Ok(false);
+        };
+        let (from, to) = (canonical(from), canonical(to));
+        let mut asked = [0; ETHERNET_BYTES + QUESTION_BYTES];
+        let (header, question) = asked.split_at_mut(ETHERNET_BYTES);
+        header[12..].copy_from_slice(&ETHERNET_TYPE);
+        question[..16].copy_from_slice(&address::bytes(from.ip()));
+        question[16..32].copy_from_slice(&address::bytes(to.ip()));
+        question[32..34].copy_from_slice(&from.port().to_be_bytes());
+        question[34..].copy_from_slice(&to.port().to_be_bytes());
+        look.run(&asked)
+            .map(|found| found != 0)
+            .map_err(Error::system("bpf(BPF_PROG_TEST_RUN)"))
+    }
+
+    /// Of captured sockets there can be so many at once from now on, in all network namespaces, and no more than the options
+    /// say. Those beyond go their own way. All connections to a listener share the ephemeral ports of one address
+    /// (ip_local_port_range of ip(7)), and connect() fails for who finds none: keep well below.
+    pub fn set_limit(&self, connections: u32) -> Result<(), Error> {
+        let limit = u64::from(connections.min(self.connections_max));
+        self.room
+            .set(&LIMIT.to_ne_bytes(), &limit.to_ne_bytes())
+            .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), the limit"))
     }
 
     /// Captured connections of programs in the network namespace `netns`
@@ -465,6 +559,7 @@ impl Capture {
             full: sum(Counter::Full)?,
             no_listener: sum(Counter::NoListener)?,
             presented: sum(Counter::Presented)?,
+            own_terms: sum(Counter::OwnTerms)?,
         })
     }
 }

@@ -206,7 +206,8 @@ impl Finder {
         };
         let types = Btf::of_kernel().map_err(|_| LACKS)?;
         let target = types.function("bpf_iter_tcp").map_err(|_| LACKS)?;
-        if types.member_bits("sock_common", "skc_state") != Ok(STATE_BITS) {
+        let state = types.member(&["sock_common", "skc_state"]);
+        if state.map(|place| place.bits) != Ok(STATE_BITS) {
             return Err(Error::Kernel {
                 lacks: "the state of a socket where all of Linux up to 6.18 have it",
             });

@@ -14,7 +14,8 @@
 //! Descriptors are close-on-exec; a child of fork has copies that keep all this alive until it
 //! ends or calls exec.
 //!
-//! Needed: CAP_BPF and CAP_NET_ADMIN, once, to load and attach; what comes later needs descriptors
+//! Needed: CAP_BPF and CAP_NET_ADMIN, and CAP_PERFMON for [`Capture`], once, to load and attach, and a kernel with BTF to
+//! recognise sockets with terms of their own ([`Capture::sees_terms`]); what comes later needs descriptors
 //! only (before Linux 5.19, unless `kernel.unprivileged_bpf_disabled` is set). Linux 5.15, of which
 //! 6.18 was tried, and cgroups of version 2. The design: `docs/decisions/0017`.
 
@@ -28,6 +29,7 @@ mod event;
 mod finder;
 mod load;
 mod rules;
+mod terms;
 
 pub use capture::{Capture, CaptureCounters, CaptureOptions, Destination, Listener, Original};
 pub use cgroup::Cgroup;

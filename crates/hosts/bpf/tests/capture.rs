@@ -1,146 +1,22 @@
 //! Connections that are captured, those that are not, and what programs see of it.
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use common::{Agent, End, Group, Host, Net, can_run, until};
+use common::scene::{Daemon, Scene, all_ports, direct, read};
+use common::{Agent, Group, Host, can_run, until};
 use sluice_bpf::{
     Capture, CaptureCounters, CaptureOptions, Destination, Error, Listener, Original, PortSet,
 };
-use sluice_sys::tcp::netns_cookie;
-use sluice_sys::unix::wait_readable;
-
-/// Longest time that a test waits for a connection.
-const PATIENCE_MS: i32 = 60_000;
 
 #[test]
 fn agent() {
     common::run_as_agent();
-}
-
-/// The daemon's side: listeners in a network namespace.
-struct Daemon {
-    v4: TcpListener,
-    v6: TcpListener,
-    netns: u64,
-}
-
-fn port(listener: &TcpListener) -> u16 {
-    listener.local_addr().expect("bound").port()
-}
-
-impl Daemon {
-    fn new(host: &Host) -> Self {
-        let listen = |address: &str| TcpListener::bind(address).expect("bound");
-        let (v4, v6) = host.enter(|| (listen("127.0.0.1:0"), listen("[::1]:0")));
-        let netns = netns_cookie(v4.as_raw_fd()).expect("a cookie");
-        Self { v4, v6, netns }
-    }
-
-    fn listener(&self) -> Listener {
-        Listener {
-            v4: Some(port(&self.v4)),
-            v6: Some(port(&self.v6)),
-        }
-    }
-
-    /// Closes its listeners, and waits until they are: a child that another test starts at this moment has them too,
-    /// until it executes its program.
-    fn close(self, host: &Host) {
-        let addresses = [&self.v4, &self.v6].map(|it| it.local_addr().expect("bound"));
-        drop(self);
-        until("nobody listens", || {
-            let is_closed = |to: &SocketAddr| TcpStream::connect(to).is_err();
-            host.enter(|| addresses.iter().all(is_closed))
-        });
-    }
-
-    /// What has arrived, and what it was to be.
-    fn accept(&self, capture: &Capture, v6: bool) -> (TcpStream, Option<Original>) {
-        let listener = if v6 { &self.v6 } else { &self.v4 };
-        let waiting = wait_readable(listener.as_raw_fd(), PATIENCE_MS);
-        assert_eq!(waiting, Ok(true), "nobody came");
-        let (stream, remote) = listener.accept().expect("accepts");
-        let local = stream.local_addr().expect("a name");
-        let original = capture.take_original(self.netns, remote, local);
-        (stream, original.expect("works"))
-    }
-}
-
-fn read(stream: &mut TcpStream, bytes: usize) -> String {
-    let mut text = vec![0; bytes];
-    stream.read_exact(&mut text).expect("read");
-    String::from_utf8(text).expect("text")
-}
-
-/// Everything at an address, with a known source.
-fn all_ports(address: IpAddr, source: IpAddr) -> Destination {
-    Destination {
-        address,
-        port: None,
-        source: Some(source),
-    }
-}
-
-/// A client's host that is captured to a server's, and nothing else.
-struct Scene {
-    net: Net,
-    group: Group,
-    daemon: Daemon,
-    capture: Capture,
-}
-
-impl Scene {
-    fn new(options: &CaptureOptions) -> Self {
-        let net = common::net();
-        let group = Group::new();
-        let mut capture = Capture::attach(&group.open(), options).expect("attaches");
-        let daemon = Daemon::new(&net.a);
-        capture
-            .set_listener(daemon.netns, daemon.listener())
-            .expect("a listener");
-        let destinations = [all_ports(net.b.v4, net.a.v4), all_ports(net.b.v6, net.a.v6)];
-        capture.set_destinations(&destinations).expect("set");
-        Self {
-            net,
-            group,
-            daemon,
-            capture,
-        }
-    }
-
-    fn client(&self) -> Agent {
-        Agent::start(&self.net.a, Some(&self.group))
-    }
-
-    fn counters(&self) -> CaptureCounters {
-        self.capture.counters().expect("counters")
-    }
-
-    /// Connects, and finds out that it was captured.
-    fn captured(&self, client: &mut Agent, to: SocketAddr) -> (End, TcpStream) {
-        let end = client.connect(to).expect("connects");
-        let (stream, original) = self.daemon.accept(&self.capture, to.is_ipv6());
-        let original = original.expect("captured");
-        assert_eq!(original.cookie, end.cookie);
-        assert_eq!(original.destination, to);
-        (end, stream)
-    }
-}
-
-/// Connects, and finds out that it went its own way.
-fn direct(client: &mut Agent, server: &mut Agent, listener: &End) -> End {
-    let end = client.connect(listener.local).expect("connects");
-    let accepted = server.accept(listener.id);
-    assert_eq!(accepted.peer, end.local);
-    client.write(end.id, "direct");
-    assert_eq!(server.read(accepted.id, 6), Ok("direct".into()));
-    end
 }
 
 #[test]
@@ -422,6 +298,7 @@ fn a_full_map_lets_connections_go_their_own_way() {
     let scene = Scene::new(&CaptureOptions {
         connections_max: 2,
         destinations_max: 2,
+        ..CaptureOptions::default()
     });
     let mut client = scene.client();
     let mut server = Agent::start(&scene.net.b, None);

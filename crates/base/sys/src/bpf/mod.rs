@@ -12,7 +12,7 @@ mod number;
 mod program;
 mod ring;
 
-pub use btf::Btf;
+pub use btf::{Btf, Place};
 pub use map::{Kind, Map};
 pub use number::Number;
 pub use program::{AttachType, Code, Link, Load, Program, ProgramKind, Refusal, uninterrupted};
@@ -30,6 +30,7 @@ const MAP_DELETE: usize = 3;
 const MAP_NEXT_KEY: usize = 4;
 const PROGRAM_LOAD: usize = 5;
 const PROGRAM_ATTACH: usize = 8;
+const PROGRAM_RUN: usize = 10;
 const LINK_CREATE: usize = 28;
 const ITERATOR_CREATE: usize = 33;
 

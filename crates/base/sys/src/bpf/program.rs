@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use std::os::fd::RawFd;
 
 use super::map::Map;
-use super::{ITERATOR_CREATE, LINK_CREATE, PROGRAM_ATTACH, PROGRAM_LOAD, bpf, name};
+use super::{ITERATOR_CREATE, LINK_CREATE, PROGRAM_ATTACH, PROGRAM_LOAD, PROGRAM_RUN, bpf, name};
 use crate::errno::Errno;
 use crate::private::Private;
 use crate::raw::{check, int, syscall3};
@@ -39,6 +39,8 @@ pub fn uninterrupted<T>(mut once: impl FnMut() -> Result<T, Errno>) -> Result<T,
 /// What a program is run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramKind {
+    /// Packets that pass an interface.
+    Classifier = 3,
     /// Packets as they arrive.
     Xdp = 6,
     /// Sockets of a cgroup as they are made and released.
@@ -56,6 +58,8 @@ pub enum ProgramKind {
 /// Where a program is attached; a program of most kinds is loaded for one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachType {
+    /// Programs that are not loaded for a place.
+    Nowhere = 0,
     SocketOperations = 3,
     SocketMessage = 7,
     Connect4 = 10,
@@ -118,6 +122,23 @@ struct ProgramAttach {
     program: u32,
     attach_type: u32,
     flags: u32,
+}
+
+/// Of `bpf_attr.test`.
+#[repr(C)]
+struct ProgramRun {
+    program: u32,
+    result: u32,
+    packet_bytes: u32,
+    out_bytes: u32,
+    packet: u64,
+    out: u64,
+    times: u32,
+    duration: u32,
+    context_bytes: u32,
+    context_out_bytes: u32,
+    context: u64,
+    context_out: u64,
 }
 
 /// Why a program was not loaded.
@@ -261,6 +282,29 @@ impl Program {
         };
         // SAFETY: this is PROGRAM_ATTACH's attribute, and it has no address.
         unsafe { bpf(PROGRAM_ATTACH, &mut attribute) }.map(drop)
+    }
+
+    /// Runs a program for packets once, with this one, as if it were at the loopback interface of the calling thread's
+    /// network namespace; and returns what the program does.
+    pub fn run(&self, packet: &[u8]) -> Result<u32, Errno> {
+        let mut attribute = ProgramRun {
+            program: self.raw() as u32,
+            result: 0,
+            packet_bytes: packet.len() as u32,
+            out_bytes: 0,
+            packet: packet.as_ptr() as u64,
+            out: 0,
+            times: 1,
+            duration: 0,
+            context_bytes: 0,
+            context_out_bytes: 0,
+            context: 0,
+            context_out: 0,
+        };
+        // SAFETY: this is PROGRAM_RUN's attribute: a packet of `packet_bytes`, which the kernel copies, no room for what
+        // becomes of it, and no context.
+        uninterrupted(|| unsafe { bpf(PROGRAM_RUN, &mut attribute) })?;
+        Ok(attribute.result)
     }
 
     /// Runs an iterator's program for all that it goes through (Linux 5.8). Of sockets: those of

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::mem::{MaybeUninit, size_of};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -242,6 +242,8 @@ impl State {
             }
             "bind" => call(self.raw(words[1]), address(2), libc::bind),
             "join" => call(self.raw(words[1]), address(2), libc::connect),
+            // key ID ADDRESS: the peer there has to have it.
+            "key" => set_key(self.raw(words[1]), words[2].parse().expect("an address")),
             "unjoin" => {
                 // SAFETY: zeros are a valid sockaddr, of AF_UNSPEC, and connect reads its size.
                 check(unsafe {
@@ -329,6 +331,42 @@ impl State {
     }
 }
 
+/// `struct tcp_md5sig` of `include/uapi/linux/tcp.h`.
+#[repr(C)]
+struct Key {
+    peer: libc::sockaddr_storage,
+    flags: u8,
+    prefix: u8,
+    length: u16,
+    interface: i32,
+    key: [u8; 80],
+}
+
+/// TCP_MD5SIG of tcp(7), with a key that everybody here knows.
+pub fn set_key(raw: RawFd, peer: IpAddr) -> io::Result<String> {
+    let word = b"secret";
+    let mut key = [0; 80];
+    key[..word.len()].copy_from_slice(word);
+    let option = Key {
+        peer: storage(SocketAddr::new(peer, 0)).0,
+        flags: 0,
+        prefix: 0,
+        length: word.len() as u16,
+        interface: 0,
+        key,
+    };
+    // SAFETY: setsockopt reads the option that it is given.
+    check(unsafe {
+        libc::setsockopt(
+            raw,
+            libc::IPPROTO_TCP,
+            libc::TCP_MD5SIG,
+            (&raw const option).cast(),
+            size_of_val(&option) as u32,
+        )
+    })
+}
+
 fn check(ret: i32) -> io::Result<String> {
     match ret {
         0 => Ok("ok".into()),
@@ -373,7 +411,8 @@ pub fn connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
 
 type SocketCall = unsafe extern "C" fn(i32, *const libc::sockaddr, libc::socklen_t) -> i32;
 
-fn call(raw: RawFd, address: SocketAddr, function: SocketCall) -> io::Result<String> {
+/// An address as the kernel has it, and its length.
+fn storage(address: SocketAddr) -> (libc::sockaddr_storage, usize) {
     // SAFETY: a sockaddr_storage of zeros is valid, and has room for both families.
     let mut storage: libc::sockaddr_storage = unsafe { MaybeUninit::zeroed().assume_init() };
     let length = match address {
@@ -398,6 +437,11 @@ fn call(raw: RawFd, address: SocketAddr, function: SocketCall) -> io::Result<Str
             size_of::<libc::sockaddr_in6>()
         }
     };
+    (storage, length)
+}
+
+fn call(raw: RawFd, address: SocketAddr, function: SocketCall) -> io::Result<String> {
+    let (storage, length) = storage(address);
     // SAFETY: bind and connect read `length` bytes of an address.
     check(unsafe { function(raw, (&raw const storage).cast(), length as u32) })
 }

@@ -4,6 +4,7 @@
 mod agent;
 pub mod pair;
 pub mod places;
+pub mod scene;
 pub mod segment;
 
 use std::fs;
