@@ -99,6 +99,8 @@ pub struct Captured {
     pub served_open: u64,
     pub served: u64,
     pub refused: u64,
+    /// How often what was not captured, went direct or was refused, by reason.
+    pub reasons: BTreeMap<String, u64>,
 }
 
 /// One queue pair with another host.

@@ -2,6 +2,7 @@
 //! connections: what they see, and what becomes of connections when something ends.
 
 mod hosts;
+mod identity;
 mod looks;
 mod processes;
 mod sleepers;
@@ -13,6 +14,7 @@ use sluice_tests::suite;
 
 fn main() -> ExitCode {
     let mut trials = Vec::new();
+    trials.extend(identity::trials());
     trials.extend(looks::trials());
     trials.extend(processes::trials());
     trials.extend(sleepers::trials());

@@ -48,6 +48,18 @@ fn captured(captured: &Captured) -> String {
     )
 }
 
+/// `why: 2 left terms, 1 refused port`; none: there is nothing to say.
+fn reasons(captured: &Captured) -> Option<String> {
+    let all = captured.reasons.iter().filter(|(_, count)| **count > 0);
+    let all: Vec<String> = all
+        .map(|(reason, count)| {
+            let words = harmless(reason).replace('_', " ");
+            format!("{} {words}", units::count(*count))
+        })
+        .collect();
+    (!all.is_empty()).then(|| format!("why: {}", all.join(", ")))
+}
+
 /// `handshakes: 40 found, 3 not, 1 echoed, 0 foreign, 0 unheard; 5 ends did not ask`.
 fn handshakes(seen: &Handshakes) -> String {
     if !seen.in_use {
@@ -113,6 +125,9 @@ pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
     if let Some(counts) = &fabric.captured {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", style.dim(&captured(counts)));
+        if let Some(reasons) = reasons(counts) {
+            let _ = writeln!(text, "{}", style.dim(&reasons));
+        }
     }
     if let Some(why) = &fabric.left_to_tcp {
         // Writing to a String cannot fail.
@@ -202,8 +217,12 @@ mod tests {
             served_open: 1,
             served: 40,
             refused: 0,
+            reasons: [("direct_refused", 2), ("left_full", 0), ("left_terms", 7)]
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .into(),
         });
-        let line = "captured: 3 open of 120, 2 of them direct, 0 lost; for other hosts 1 open of 40, 0 refused\n";
+        let line = "captured: 3 open of 120, 2 of them direct, 0 lost; for other hosts 1 open of 40, 0 refused\n\
+                    why: 2 direct refused, 7 left terms\n";
         assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
         host.captured = None;
         host.left_to_tcp = Some("[capture] leaves connections to TCP".to_owned());

@@ -169,6 +169,7 @@ impl Capture {
             served_open: now.served_open,
             served: former.served + now.served,
             refused: former.refused + now.refused,
+            reasons: former.reasons.plus(&now.reasons),
         }
     }
 

@@ -65,14 +65,90 @@ pub struct Counts {
     /// Connections that were reset, as nobody knew where they were to go.
     #[serde(default)]
     pub lost: u64,
-    /// Of the captured ones, such as went to their destination by TCP, as the peer's relay was not to be had.
+    /// Of the captured ones, such as went to their destination by TCP.
     pub direct: u64,
     /// Open connections of peers' programs to programs here.
     pub served_open: u64,
     /// Connections that were made for peers' programs.
     pub served: u64,
-    /// Such as were refused: unproven, not to this host, to another port, or not accepted.
+    /// Such as were refused.
     pub refused: u64,
+    /// Of what did not go by relays, how often which reason was the one.
+    #[serde(default)]
+    pub reasons: Reasons,
+}
+
+/// How often something was not done as it was meant, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reasons {
+    /// Not captured: its program has set a key, a TTL or IP options for it, or is the kernel.
+    pub left_terms: u64,
+    /// Not captured: there were as many as there may be.
+    pub left_full: u64,
+    /// Not captured: nobody listened any more.
+    pub left_no_listener: u64,
+    /// Captured, and direct: the peer's relay did not answer.
+    pub direct_unreached: u64,
+    /// Captured, and direct: the peer's relay refused it.
+    pub direct_refused: u64,
+    /// Captured, and direct: the relay had no room for more.
+    pub direct_full: u64,
+    /// Captured, and direct: what is wanted had changed meanwhile.
+    pub direct_unwanted: u64,
+    /// A peer's, refused: nothing proved that it was one.
+    pub refused_unproven: u64,
+    /// A peer's, refused: to a port that is not for peers.
+    pub refused_port: u64,
+    /// A peer's, refused: the program here is not in the cgroup, and would not see the client.
+    pub refused_cgroup: u64,
+    /// A peer's, refused: the program here has set a key or a TTL, by which it tells its clients.
+    pub refused_terms: u64,
+    /// A peer's, refused: the program here did not accept it, or nobody listened.
+    pub refused_unaccepted: u64,
+    /// A peer's, refused: the relay had no room for more.
+    pub refused_full: u64,
+}
+
+impl Reasons {
+    /// Each, with its name.
+    pub const fn all(&self) -> [(&'static str, u64); 13] {
+        [
+            ("left_terms", self.left_terms),
+            ("left_full", self.left_full),
+            ("left_no_listener", self.left_no_listener),
+            ("direct_unreached", self.direct_unreached),
+            ("direct_refused", self.direct_refused),
+            ("direct_full", self.direct_full),
+            ("direct_unwanted", self.direct_unwanted),
+            ("refused_unproven", self.refused_unproven),
+            ("refused_port", self.refused_port),
+            ("refused_cgroup", self.refused_cgroup),
+            ("refused_terms", self.refused_terms),
+            ("refused_unaccepted", self.refused_unaccepted),
+            ("refused_full", self.refused_full),
+        ]
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub const fn plus(&self, other: &Reasons) -> Reasons {
+        Reasons {
+            left_terms: self.left_terms + other.left_terms,
+            left_full: self.left_full + other.left_full,
+            left_no_listener: self.left_no_listener + other.left_no_listener,
+            direct_unreached: self.direct_unreached + other.direct_unreached,
+            direct_refused: self.direct_refused + other.direct_refused,
+            direct_full: self.direct_full + other.direct_full,
+            direct_unwanted: self.direct_unwanted + other.direct_unwanted,
+            refused_unproven: self.refused_unproven + other.refused_unproven,
+            refused_port: self.refused_port + other.refused_port,
+            refused_cgroup: self.refused_cgroup + other.refused_cgroup,
+            refused_terms: self.refused_terms + other.refused_terms,
+            refused_unaccepted: self.refused_unaccepted + other.refused_unaccepted,
+            refused_full: self.refused_full + other.refused_full,
+        }
+    }
 }
 
 /// Sends without waiting.

@@ -433,6 +433,11 @@ fn about_captured(counts: &Counts) -> Vec<Family> {
             "result",
             [("made", counts.served), ("refused", counts.refused)],
         ),
+        Family::counter(
+            "sluice_captured_reasons",
+            "Connections that were not captured, went direct or were refused, by reason.",
+        )
+        .by("reason", counts.reasons.all()),
     ]
 }
 

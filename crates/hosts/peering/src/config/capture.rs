@@ -11,6 +11,10 @@ use sluice_control::ports::Ports;
 /// [`PORT_DEFAULT`](super::PORT_DEFAULT), in the same unassigned range.
 pub const RELAY_PORT_DEFAULT: u16 = 4796;
 
+/// BGP (RFC 4271 §8.2.1): left alone unless the configuration names it. Its sessions are worth more than what they carry,
+/// and are told from others by keys and TTLs (RFC 2385, RFC 5082).
+pub const BGP_PORT: u16 = 179;
+
 /// How long running connections may go on after the clean end of sluiced when nothing is said.
 pub const DRAIN_S_DEFAULT: u16 = 30;
 
@@ -37,13 +41,13 @@ pub struct Capture {
     pub over: Over,
     /// Programs in this cgroup and below; `None`: all.
     pub cgroup: Option<PathBuf>,
-    /// Connections to these ports are captured; `None`: to all.
+    /// Connections to these ports are captured; `None`: to all but [`BGP_PORT`].
     pub ports: Option<Ports>,
     /// Connections to peers' addresses in these networks; `None`: to all that peers have.
     pub networks: Option<Vec<Network>>,
     /// Of programs with these names; `None`: of all. At most [`COMM_BYTES_MAX`] bytes each.
     pub programs: Option<Vec<String>>,
-    /// The ports of this host that relays of peers may connect to; `None`: all.
+    /// The ports of this host that relays of peers may connect to; `None`: all but [`BGP_PORT`].
     pub serve_ports: Option<Ports>,
     /// Where relays of peers connect to.
     pub relay_port: u16,
@@ -61,14 +65,22 @@ impl Capture {
     pub fn wants(&self, address: IpAddr, port: u16) -> bool {
         let inside = |network: &Network| network.contains(address);
         let networks = self.networks.as_ref();
-        networks.is_none_or(|networks| networks.iter().any(inside))
-            && self.ports.is_none_or(|ports| ports.contains(port))
+        networks.is_none_or(|networks| networks.iter().any(inside)) && self.takes(port)
+    }
+
+    /// Whether connections to this port are to be captured, as far as `ports` says.
+    pub fn takes(&self, port: u16) -> bool {
+        chosen(self.ports, port)
     }
 
     /// Whether a peer's relay may connect to this port here.
     pub fn serves(&self, port: u16) -> bool {
-        self.serve_ports.is_none_or(|ports| ports.contains(port))
+        chosen(self.serve_ports, port)
     }
+}
+
+fn chosen(ports: Option<Ports>, port: u16) -> bool {
+    ports.map_or(port != BGP_PORT, |ports| ports.contains(port))
 }
 
 #[cfg(test)]
@@ -85,6 +97,14 @@ mod tests {
             serve_ports: None,
             relay_port: RELAY_PORT_DEFAULT,
             drain: Duration::from_secs(1),
+        }
+    }
+
+    fn capture_of_all() -> Capture {
+        Capture {
+            ports: None,
+            networks: None,
+            ..capture()
         }
     }
 
@@ -109,5 +129,11 @@ mod tests {
         };
         assert!(all.wants("::1".parse().unwrap(), 1));
         assert!(all.serves(22) && !all.serves(23));
+        assert!(!all.takes(BGP_PORT) && !capture_of_all().serves(BGP_PORT));
+        let named = Capture {
+            ports: Some(Ports::parse("179").unwrap()),
+            ..capture_of_all()
+        };
+        assert!(named.takes(BGP_PORT));
     }
 }

@@ -54,17 +54,48 @@ impl Step {
     }
 }
 
+/// Why the program here is not connected to in a client's place.
+#[derive(Debug)]
+enum Problem {
+    Port,
+    Cgroup,
+    Terms,
+    Unreached(io::Error),
+}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Self {
+        Self::Unreached(error)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port => f.write_str("not a port for peers' programs"),
+            Self::Cgroup => f.write_str(
+                "the program there is not in the cgroup of [capture], and would not see the client's address",
+            ),
+            Self::Terms => f.write_str(
+                "the program there has set a key (TCP-MD5, TCP-AO), a TTL or IP options by which it tells its clients",
+            ),
+            Self::Unreached(error) => error.fmt(f),
+        }
+    }
+}
+
 impl Relay {
     /// Somebody has connected to the port for peers' relays.
     pub(super) fn peer_comes(&mut self, relay: OwnedFd) {
         if self.is_full() {
+            self.counts.reasons.refused_full += 1;
             return self.count_refusal();
         }
         if self.unproven.len() >= UNPROVEN_MAX
             && let Some(&(_, oldest)) = self.unproven.first()
         {
             self.take(oldest);
-            self.count_refusal();
+            self.count_unproven();
         }
         let made = socket::send_at_once(relay.as_fd())
             .and_then(|()| socket::reset_on_close(relay.as_fd(), true));
@@ -86,6 +117,11 @@ impl Relay {
             Some(others) => tracing::warn!("refuses {why}; and {others} others before"),
             None => tracing::debug!("refuses {why}"),
         }
+    }
+
+    fn count_unproven(&mut self) {
+        self.counts.reasons.refused_unproven += 1;
+        self.count_refusal();
     }
 
     fn count_refusal(&mut self) {
@@ -115,6 +151,7 @@ impl Relay {
                 }
                 tracing::debug!("{to} has not accepted: {failed:?}");
                 let _ = self.programs.withdraw(self.netns, from, to);
+                self.counts.reasons.refused_unaccepted += 1;
                 self.refuse(relay, &proven);
             }
         }
@@ -124,10 +161,10 @@ impl Relay {
     fn hear_header(&mut self, relay: OwnedFd, mut heard: Vec<u8>, deadline: Option<Instant>) {
         let mut rest = vec![0; HEADER_BYTES.saturating_sub(heard.len())];
         match socket::read(relay.as_fd(), &mut rest) {
-            Ok(0) => return self.count_refusal(),
+            Ok(0) => return self.count_unproven(),
             Ok(count) => heard.extend(rest.iter().take(count)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return self.count_refusal(),
+            Err(_) => return self.count_unproven(),
         }
         let Some(bytes) = heard.first_chunk::<HEADER_BYTES>() else {
             let step = super::Step::Far(Step::Hearing { relay, heard });
@@ -138,7 +175,7 @@ impl Relay {
             Err(why) => {
                 // To whoever it is, nothing is said.
                 self.say_refusal(format_args!("a connection to the relay: {why}"));
-                self.count_refusal();
+                self.count_unproven();
             }
         }
     }
@@ -176,17 +213,7 @@ impl Relay {
     /// Begins to connect to the program here.
     fn let_in(&mut self, relay: OwnedFd, header: &Header, proven: Proven) {
         let to = header.destination;
-        if !self.choice.serves(to.port()) || self.own_ports.contains(&to.port()) {
-            let why = "not a port for peers' programs";
-            self.say_refusal(format_args!("a peer's connection to {to}: {why}"));
-            return self.refuse(relay, &proven);
-        }
-        if !self.shown.reaches(to) {
-            let why = "the program there is not in the cgroup of [capture], and would not see the client's address";
-            self.say_refusal(format_args!("a peer's connection to {to}: {why}"));
-            return self.refuse(relay, &proven);
-        }
-        match self.reach_program(header) {
+        match self.begin_to_reach(header) {
             Ok((program, from)) => {
                 let step = Step::Reaching {
                     relay,
@@ -201,19 +228,38 @@ impl Relay {
                     Some(Instant::now() + ACCEPT_LIMIT),
                 );
             }
-            Err(error) => {
-                self.say_refusal(format_args!("a peer's connection to {to}: {error}"));
+            Err(problem) => {
+                self.say_refusal(format_args!("a peer's connection to {to}: {problem}"));
+                let reasons = &mut self.counts.reasons;
+                let reason = match problem {
+                    Problem::Port => &mut reasons.refused_port,
+                    Problem::Cgroup => &mut reasons.refused_cgroup,
+                    Problem::Terms => &mut reasons.refused_terms,
+                    Problem::Unreached(_) => &mut reasons.refused_unaccepted,
+                };
+                *reason += 1;
                 self.refuse(relay, &proven);
             }
         }
     }
 
-    fn reach_program(&self, header: &Header) -> io::Result<(OwnedFd, SocketAddr)> {
+    fn begin_to_reach(&mut self, header: &Header) -> Result<(OwnedFd, SocketAddr), Problem> {
+        let to = header.destination;
+        if !self.choice.serves(to.port()) || self.own_ports.contains(&to.port()) {
+            return Err(Problem::Port);
+        }
+        if !self.shown.reaches(to) {
+            return Err(Problem::Cgroup);
+        }
+        self.reach_program(header)
+    }
+
+    fn reach_program(&self, header: &Header) -> Result<(OwnedFd, SocketAddr), Problem> {
         let to = header.destination;
         let ip = to.ip();
         if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() {
             let problem = "it is not an address of this host";
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, problem));
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, problem).into());
         }
         for _ in 0..BIND_ATTEMPTS_MAX {
             let fd = self.own_socket(&to)?;
@@ -225,16 +271,23 @@ impl Relay {
                 // Where nobody listens it would connect to itself (RFC 9293 §3.5).
                 continue;
             }
+            if self
+                .programs
+                .has_terms(from, to)
+                .map_err(io::Error::other)?
+            {
+                return Err(Problem::Terms);
+            }
             self.programs
                 .present(self.netns, from, to, header.client)
                 .map_err(io::Error::other)?;
             if let Err(error) = socket::connect(fd.as_fd(), &to) {
                 let _ = self.programs.withdraw(self.netns, from, to);
-                return Err(error);
+                return Err(error.into());
             }
             return Ok((fd, from));
         }
-        Err(io::Error::from(io::ErrorKind::AddrInUse))
+        Err(io::Error::from(io::ErrorKind::AddrInUse).into())
     }
 
     fn answer(&self, relay: &OwnedFd, proven: &Proven, answer: Answer) {
@@ -256,7 +309,7 @@ impl Relay {
 
     pub(super) fn far_late(&mut self, step: Step) {
         match step {
-            Step::Hearing { .. } => self.count_refusal(),
+            Step::Hearing { .. } => self.count_unproven(),
             Step::Reaching {
                 relay,
                 proven,
@@ -265,6 +318,7 @@ impl Relay {
                 ..
             } => {
                 let _ = self.programs.withdraw(self.netns, from, to);
+                self.counts.reasons.refused_unaccepted += 1;
                 self.refuse(relay, &proven);
             }
         }

@@ -22,11 +22,13 @@ use super::orders::{Counts, Heard, Notice, Order, hear, tell};
 
 mod far;
 mod near;
+mod room;
 mod seldom;
 mod setup;
 mod shown;
 mod wanted;
 
+use room::Room;
 use seldom::Seldom;
 pub use setup::serve;
 use shown::Shown;
@@ -34,6 +36,8 @@ use wanted::Wanted;
 
 /// How often sluiced hears of counts that change.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(1);
+/// How often it looks at what only the kernel counts, and at how many connections there may be.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// Connections that are taken from a listener before others get their turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 
@@ -105,6 +109,8 @@ struct Relay {
     netns: u64,
     choice: Choice,
     wanted: Wanted,
+    room: Room,
+    look_at: Instant,
     /// The socket with sluiced; None: it is gone.
     sluiced: Option<OwnedFd>,
     /// By the keys under which they are watched.
@@ -166,10 +172,17 @@ impl Relay {
     fn next_deadline(&self) -> Option<Instant> {
         let task = self.deadlines.first().map(|(due, _)| *due);
         let left_alone = self.peers.values().filter_map(|peer| peer.left_alone).min();
-        [task, self.tell_at, left_alone, self.draining.flatten()]
-            .into_iter()
-            .flatten()
-            .min()
+        let look = self.draining.is_none().then_some(self.look_at);
+        [
+            task,
+            self.tell_at,
+            left_alone,
+            look,
+            self.draining.flatten(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn pass_time(&mut self, now: Instant) {
@@ -190,10 +203,37 @@ impl Relay {
         if std::mem::take(&mut self.peers_changed) && self.draining.is_none() {
             self.set_destinations();
         }
+        if self.look_at <= now && self.draining.is_none() {
+            self.look_at = now + LOOK_INTERVAL;
+            self.look_at_room(now);
+            self.look_at_counters();
+            self.counted();
+        }
         if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_at = None;
+            self.look_at_counters();
             self.tell(&Notice::Counts(self.counts));
             self.told = self.counts;
+        }
+    }
+
+    /// Programs find a port for what is captured.
+    fn look_at_room(&mut self, now: Instant) {
+        if let Some(connections) = self.room.change(now)
+            && let Err(error) = self.programs.set_limit(connections)
+        {
+            tracing::warn!("more than {connections} connections may be captured: {error}");
+            self.room.has_failed();
+        }
+    }
+
+    /// What the programs in the kernel have left alone.
+    fn look_at_counters(&mut self) {
+        if let Ok(counters) = self.programs.counters() {
+            let reasons = &mut self.counts.reasons;
+            reasons.left_terms = counters.own_terms;
+            reasons.left_full = counters.full;
+            reasons.left_no_listener = counters.no_listener;
         }
     }
 
@@ -215,7 +255,11 @@ impl Relay {
     fn ready(&mut self, key: u64, readiness: Readiness) {
         match key {
             SLUICED => self.hear_sluiced(),
-            PROGRAMS_V4 | PROGRAMS_V6 | PEERS_V4 | PEERS_V6 => {
+            PROGRAMS_V4 | PROGRAMS_V6 => {
+                self.look_at_room(Instant::now());
+                self.accept(key);
+            }
+            PEERS_V4 | PEERS_V6 => {
                 self.accept(key);
             }
             // Its task may have ended in this turn.

@@ -98,7 +98,12 @@ impl Relay {
             original,
         };
         let to = original.destination;
-        if self.is_full() || !self.wanted.wants(to.ip(), to.port()) {
+        if self.is_full() {
+            self.counts.reasons.direct_full += 1;
+            return self.go_directly(program);
+        }
+        if !self.wanted.wants(to.ip(), to.port()) {
+            self.counts.reasons.direct_unwanted += 1;
             return self.go_directly(program);
         }
         self.reach(program);
@@ -127,7 +132,7 @@ impl Relay {
             .values_mut()
             .find(|peer| peer.addresses.contains(&destination.ip()));
         let Some(peer) = peer.filter(|peer| peer.left_alone.is_none()) else {
-            return self.go_directly(program);
+            return self.go_unreached(program);
         };
         peer.number += 1;
         let sealed = Sealed {
@@ -153,9 +158,15 @@ impl Relay {
             // For lack of something here, and found out at once: it says nothing of the peer.
             Err(error) => {
                 tracing::debug!("no relay at {at}: {error}");
-                self.go_directly(program);
+                self.go_unreached(program);
             }
         }
+    }
+
+    /// The peer's relay was not to be had.
+    fn go_unreached(&mut self, program: Captured) {
+        self.counts.reasons.direct_unreached += 1;
+        self.go_directly(program);
     }
 
     /// Begins to connect to where the program wanted to.
@@ -205,7 +216,7 @@ impl Relay {
                 };
                 if let Some(why) = failed {
                     self.leave_alone(between.to.ip(), &why);
-                    return self.go_directly(program);
+                    return self.go_unreached(program);
                 }
                 let Some(whole) = answer.first_chunk::<ANSWER_BYTES>() else {
                     let step = Step::Asking {
@@ -225,10 +236,13 @@ impl Relay {
                     Some(Answer::Connected) => {
                         self.join(program.socket, relay, Whose::Captured);
                     }
-                    Some(Answer::Refused) => self.go_directly(program),
+                    Some(Answer::Refused) => {
+                        self.counts.reasons.direct_refused += 1;
+                        self.go_directly(program);
+                    }
                     None => {
                         self.leave_alone(between.to.ip(), "somebody else answers");
-                        self.go_directly(program);
+                        self.go_unreached(program);
                     }
                 }
             }
@@ -282,7 +296,7 @@ impl Relay {
             }
             Err(error) => {
                 self.leave_alone(destination.ip(), &error.to_string());
-                self.go_directly(program);
+                self.go_unreached(program);
             }
         }
     }
@@ -295,7 +309,7 @@ impl Relay {
             }
             Step::Direct { .. } => {}
         }
-        self.go_directly(step.into_program());
+        self.go_unreached(step.into_program());
     }
 
     /// The relay of the peer with this address does not answer: nothing is captured for it for a

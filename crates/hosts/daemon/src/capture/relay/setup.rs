@@ -12,6 +12,7 @@ use sluice_peering::config::{Capture as Choice, Config};
 use sluice_relay::{EventLoop, Interest, Options, socket};
 use sluice_sys::capability::{Capability, keep_only};
 
+use super::room::Room;
 use super::seldom::Seldom;
 use super::shown::Shown;
 use super::wanted::Wanted;
@@ -72,6 +73,12 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     if let Some(names) = &choice.programs {
         programs.set_programs(names)?;
     }
+    if !programs.sees_terms() {
+        tracing::warn!(
+            "connections with a key (TCP-MD5, TCP-AO) or a TTL of their own are not recognised, and captured as others are: \
+             the kernel has no BTF (CONFIG_DEBUG_INFO_BTF); leave their ports out of `ports` and `serve_ports`"
+        );
+    }
     let mut event_loop = EventLoop::new(Options::default())?;
     let listeners = listen(&choice)?;
     for (key, listener) in &listeners {
@@ -107,6 +114,9 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
         netns,
         wanted: Wanted::new(config, choice.clone(), &own_ports),
         choice,
+        room: Room::default(),
+        // At once.
+        look_at: Instant::now(),
         sluiced: None,
         listeners,
         own_ports,

@@ -78,7 +78,7 @@ pub struct Change {
 fn pieces(config: &Config, choice: &Choice, own_ports: &[u16]) -> Vec<RangeInclusive<u16>> {
     // What the rules that name ports say of one.
     let said_of = |port: u16| -> Option<Vec<bool>> {
-        let is_chosen = choice.ports.is_none_or(|ports| ports.contains(port));
+        let is_chosen = choice.takes(port);
         let named = config.rules.0.iter().filter_map(|rule| rule.ports.as_ref());
         (is_chosen && !own_ports.contains(&port))
             .then(|| named.map(|ports| ports.contains(port)).collect())
@@ -168,11 +168,12 @@ mod tests {
     #[test]
     fn decisions_are_as_many_as_there_are_pieces() {
         let pieces = |choice, rules| wanted(choice, rules, &[]).pieces;
-        assert_eq!(pieces("", ""), [1..=u16::MAX]);
+        assert_eq!(pieces("", ""), [1..=178, 180..=u16::MAX]);
         assert_eq!(pieces("ports = '80,443'", ""), [80..=80, 443..=443]);
         // Nine ranges, each of which begins and ends a piece at most.
-        assert!(pieces("", RULES).len() <= 2 * 9);
-        assert_eq!(wanted("", "", &[1, 3, 65535]).pieces, [2..=2, 4..=65534]);
+        assert!(pieces("", RULES).len() <= 2 * 9 + 1);
+        let all = wanted("ports = '1-65535'", "", &[1, 3, 65535]);
+        assert_eq!(all.pieces, [2..=2, 4..=65534]);
     }
 
     #[test]
