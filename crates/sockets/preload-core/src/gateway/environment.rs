@@ -10,7 +10,7 @@ use sluice_sys::tcp;
 
 use crate::log;
 use crate::memory;
-use crate::reach;
+use crate::reach::{self, Target};
 use crate::real::real;
 
 type Strings = *const *const c_char;
@@ -66,19 +66,37 @@ pub(super) fn keep() {
 }
 
 /// Calls `execute` with the environment for a program that is to be executed: `env`, or with the library put in where the
-/// program gets a listening socket and would not know whom its clients are.
+/// program gets a listening socket and would not know whom its clients are. A program that the library cannot get into is
+/// said in the log only: most inherit a listening socket by carelessness, and take nothing from it, so the socket stays
+/// published for who does.
 ///
 /// # Safety
-/// `env` is as execve(2) takes it; a null one is empty.
+/// `target` and `env` are as execve(2) takes them; a null `env` is empty.
 #[inline]
-pub unsafe fn for_heir<R>(env: Strings, execute: impl FnOnce(Strings) -> R) -> R {
+pub unsafe fn for_heir<R>(target: Target, env: Strings, execute: impl FnOnce(Strings) -> R) -> R {
     // SAFETY: the caller's promise.
     unsafe {
-        if !super::is_on() || reach::is_preloaded(env) || !hands_on_a_listener() {
+        if !super::is_on() {
             return execute(env);
         }
-        completed(env, execute)
+        if !reach::is_preloaded(env) {
+            if hands_on_a_listener() {
+                return completed(env, execute);
+            }
+        } else if !reach::reaches(target, env) && hands_on_a_listener() {
+            say_that_it_is_without();
+        }
+        execute(env)
     }
+}
+
+#[cold]
+fn say_that_it_is_without() {
+    log!(
+        Warn,
+        "a program gets a listening socket and not the library: if it accepts connections there, it reads what the gateway \
+         says of its clients"
+    );
 }
 
 /// Whether a listening socket that others reach stays open.
@@ -107,10 +125,7 @@ unsafe fn completed<R>(env: Strings, execute: impl FnOnce(Strings) -> R) -> R {
     if unsafe { complete(env, &mut strings) } {
         execute(strings.as_ptr())
     } else {
-        log!(
-            Warn,
-            "a program gets a listening socket and not the library: it will read what the gateway says of its clients"
-        );
+        say_that_it_is_without();
         execute(env)
     }
 }

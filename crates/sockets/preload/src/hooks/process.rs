@@ -26,7 +26,7 @@ unsafe fn execute(
             (real().execve)(loader, args, env);
             carry.end();
         });
-        gateway::for_heir(env, |env| {
+        gateway::for_heir(target, env, |env| {
             let mut carry = process::before_exec(target, env);
             let failed = execute(env);
             carry.end();
@@ -50,7 +50,7 @@ unsafe fn spawn(
     let result = unsafe {
         match loader::instead_of(target, env, |loader, env| execute(Some(loader), env)) {
             Some(0) => 0,
-            _ => gateway::for_heir(env, |env| execute(None, env)),
+            _ => gateway::for_heir(target, env, |env| execute(None, env)),
         }
     };
     carry.end();
