@@ -135,6 +135,7 @@ impl Supervisor {
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         let mut child_default = MaybeUninit::<libc::sigaction>::zeroed();
         let mut child_before = MaybeUninit::<libc::sigaction>::zeroed();
+        let is_subreaper = is_subreaper();
         // SAFETY: the sets are initialised by sigfillset and sigprocmask before they are read;
         // a zeroed sigaction is SIG_DFL with no flags.
         unsafe {
@@ -157,6 +158,10 @@ impl Supervisor {
                     Err(error)
                 }
                 0 => {
+                    // It is this process's alone, and execve(2) would have kept it.
+                    if is_subreaper {
+                        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+                    }
                     libc::sigaction(libc::SIGCHLD, child_before.as_ptr(), std::ptr::null_mut());
                     libc::sigprocmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
                     let status = on_exec_failure(image.exec());
@@ -182,6 +187,7 @@ impl Supervisor {
                 Some(change) => return Ok(change),
                 None => {}
             }
+            self.bury_orphans();
             if is_child_stopped && (is_asked_to_stop || is_foreground_job()) {
                 stop_self();
                 (is_child_stopped, is_asked_to_stop) = (false, false);
@@ -224,6 +230,25 @@ impl Supervisor {
         }
     }
 
+    /// Other children are those that others have left behind, if this process takes orphans.
+    fn bury_orphans(&self) {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            // SAFETY: `info` is a valid place for a siginfo_t, which is plain data and stays zeroed if nobody has ended.
+            let pid = unsafe {
+                let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+                libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), flags);
+                info.assume_init().si_pid()
+            };
+            // The child's own end is seen at the next look, which its SIGCHLD causes.
+            if pid == 0 || pid == self.child {
+                return;
+            }
+            // SAFETY: no memory is involved.
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+        }
+    }
+
     /// Blocks until a signal arrives. `None` if the wait was interrupted.
     fn next_signal(&self) -> Option<Arrival> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
@@ -238,6 +263,19 @@ impl Supervisor {
             from_process: info.si_code <= 0,
         })
     }
+}
+
+/// Whether processes whose parents have ended become this one's children: it is the first one of its PID namespace, or
+/// PR_SET_CHILD_SUBREAPER of prctl(2) makes it take them.
+pub fn takes_orphans() -> bool {
+    std::process::id() == 1 || is_subreaper()
+}
+
+fn is_subreaper() -> bool {
+    let mut is_set: c_int = 0;
+    // SAFETY: the kernel writes an int.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_set, 0, 0, 0) };
+    is_set != 0
 }
 
 /// Whether this process leads the process group that its terminal's input goes to: an interactive shell made it

@@ -62,13 +62,22 @@ pub fn stats_file(is_wanted: bool) -> Result<Option<StatsFile>, Failure> {
     Ok(Some(made))
 }
 
-/// Starts the program. Returns only if that failed, or with a file for statistics: then when the
-/// program has ended and what `summary` makes of the file is printed.
+/// Why this process does not become the program, but waits for it.
+#[derive(Default)]
+pub struct Front {
+    /// Where the program's library writes statistics.
+    pub stats_file: Option<StatsFile>,
+    /// It takes the orphans that the program is not to see.
+    pub stays: bool,
+}
+
+/// Starts the program. Returns only if that failed, or when the program has ended if this process stays in front of it; then
+/// what `summary` makes of the file for statistics is printed, if there is one.
 pub fn start(
     command: &[OsString],
     argv0: Option<&OsStr>,
     environment: &Environment,
-    stats_file: Option<StatsFile>,
+    front: Front,
     summary: impl FnOnce(&StatsFile) -> io::Result<String>,
 ) -> Outcome {
     let image = Image::new(command, environment).and_then(|image| match argv0 {
@@ -82,10 +91,10 @@ pub fn start(
         )
         .with_status(EXIT_OWN_FAILURE)
     })?;
-    match stats_file {
-        None => Err(not_executed(&command[0], &image.exec())),
-        Some(file) => supervise(&command[0], &image, &file, summary),
+    if front.stats_file.is_none() && !front.stays {
+        return Err(not_executed(&command[0], &image.exec()));
     }
+    supervise(&command[0], &image, front.stats_file.as_ref(), summary)
 }
 
 /// Why the program could not be executed, with the exit status that env(1) would give.
@@ -112,13 +121,17 @@ fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
 fn supervise(
     program: &OsStr,
     image: &Image,
-    file: &StatsFile,
+    file: Option<&StatsFile>,
     summary: impl FnOnce(&StatsFile) -> io::Result<String>,
 ) -> Outcome {
     let cannot = |what: &str, error: &io::Error| {
         Failure::new(
             format!("cannot {what}: {}", reason(error)),
-            "try without --stats",
+            if file.is_some() {
+                "try without --stats"
+            } else {
+                "try with --no-daemon"
+            },
         )
         .with_status(EXIT_OWN_FAILURE)
     };
@@ -131,9 +144,10 @@ fn supervise(
     let change = supervisor
         .wait()
         .map_err(|error| cannot("wait for the program", &error))?;
-    match summary(file) {
+    match file.map(summary).transpose() {
         Ok(text) => {
             // Nobody can be told if standard error is closed.
+            let text = text.unwrap_or_default();
             let _ = io::Write::write_all(&mut io::stderr(), text.as_bytes());
         }
         Err(error) => complain(&format!(
@@ -144,7 +158,9 @@ fn supervise(
     Ok(match change {
         Change::Exited(status) => status,
         Change::Killed(signal) => {
-            file.remove();
+            if let Some(file) = file {
+                file.remove();
+            }
             die_by(signal)
         }
         Change::Stopped | Change::Continued => EXIT_OWN_FAILURE,

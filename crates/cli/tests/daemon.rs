@@ -1,11 +1,22 @@
 //! The command and the real daemon: started when it is needed, found, and ended.
 
+#![allow(unsafe_code)]
+
 mod common;
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
-use common::{Scratch, real_daemon, stderr, stdout, unwrapped, wait_for};
+use common::{Scratch, compile, real_daemon, stderr, stdout, unwrapped, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use sluice_control::message::{FromDaemon, VERSION};
+use sluice_sys::unix;
+
+/// Set for a process that is to be a daemon of another version: its socket.
+const OTHER_DAEMON: &str = "SLUICE_TEST_OTHER_DAEMON";
 
 /// An installation with the real daemon. Ends the daemon when the test ends.
 struct Installation(Scratch);
@@ -32,6 +43,13 @@ impl Installation {
         let text = self.says(["status", "--json"]);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         value["daemons"][0]["status"]["pid"].as_u64().unwrap()
+    }
+}
+
+impl Installation {
+    fn daemon(&self) -> Pid {
+        let pid = i32::try_from(self.daemon_pid()).unwrap();
+        Pid::from_raw(pid).unwrap()
     }
 }
 
@@ -124,14 +142,122 @@ fn what_was_named_and_cannot_be_had_is_an_error() {
 fn a_stale_socket_is_replaced() {
     let installation = Installation::new();
     installation.says(["run", "true"]);
-    let pid = i32::try_from(installation.daemon_pid()).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill_process(installation.daemon(), Signal::KILL).unwrap();
     wait_for("the end of the daemon", || {
         let output = installation.0.sluice(["status"]).output().unwrap();
         stderr(&output).contains("left over")
     });
     assert_eq!(installation.says(["run", "echo", "ran"]), "ran\n");
+    installation.daemon_pid();
+}
+
+#[test]
+fn a_stopped_daemon_is_named_at_once_and_can_be_ended() {
+    let installation = Installation::new();
+    installation.says(["up"]);
+    let daemon = installation.daemon();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let output = installation.0.sluice(["run", "echo", "ran"]);
+    let output = { output }.output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    let text = stderr(&output);
+    let named = format!(
+        "warning: the daemon, pid {}, is stopped",
+        daemon.as_raw_pid()
+    );
+    assert!(text.contains(&named), "{text}");
+    assert_eq!(
+        installation.says(["down"]),
+        format!("sluiced, pid {}, has ended\n", daemon.as_raw_pid())
+    );
+    assert!(installation.says(["down"]).contains("no daemon runs"));
+}
+
+/// The body of a daemon of another version: nothing, unless the process was started for it.
+#[test]
+fn other_daemon() {
+    let Some(path) = std::env::var_os(OTHER_DAEMON) else {
+        return;
+    };
+    let socket = unix::seqpacket().unwrap();
+    unix::bind(socket.raw(), path.as_bytes()).unwrap();
+    unix::listen(socket.raw(), 8).unwrap();
+    loop {
+        unix::wait_readable(socket.raw(), 60_000).unwrap();
+        let client = unix::accept(socket.raw()).unwrap();
+        let mut buffer = [0; 512];
+        let pong = FromDaemon::Pong { pid: 1, clients: 0 };
+        let mut bytes = pong.encode(&mut buffer).to_vec();
+        bytes[2..4].copy_from_slice(&(VERSION + 1).to_le_bytes());
+        unix::send_with_fds(client.raw(), &bytes, &[]).unwrap();
+        // Until the client has gone.
+        unix::wait_readable(client.raw(), 60_000).unwrap();
+        while unix::receive_with_fds(client.raw(), &mut buffer).is_ok_and(|it| it.len > 0) {}
+    }
+}
+
+fn start_other_daemon(program: &Path, socket: &Path) -> Child {
+    let mut command = Command::new(program);
+    command.args(["--exact", "other_daemon"]);
+    command.env(OTHER_DAEMON, socket).stdout(Stdio::null());
+    let child = command.spawn().unwrap();
+    wait_for("the daemon of another version", || socket.exists());
+    child
+}
+
+#[test]
+fn a_daemon_of_another_version_is_named_and_can_be_ended_and_replaced() {
+    let installation = Installation::new();
+    let folder = installation.0.path("other");
+    std::fs::create_dir(&folder).unwrap();
+    let program = folder.join("sluiced");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let socket = installation.0.socket();
+    for command in ["down", "up"] {
+        let mut other = start_other_daemon(&program, &socket);
+        let run = installation.0.sluice(["run", "echo", "ran"]);
+        let run = { run }.output().unwrap();
+        assert_eq!(stdout(&run), "ran\n");
+        let text = stderr(&run);
+        let named = format!("warning: the daemon there, pid {}, speaks", other.id());
+        assert!(text.contains(&named), "{text}");
+        let said = installation.says([command]);
+        let named = format!("pid {}, has ended", other.id());
+        assert!(said.contains(&named), "{said}");
+        other.wait().unwrap();
+        let _ = std::fs::remove_file(&socket);
+        if command == "up" {
+            assert!(said.contains("sluiced runs, pid "), "{said}");
+        }
+    }
+}
+
+/// What waits for all its children waits for its own alone, although the daemon that is started for it is an orphan.
+#[test]
+fn a_program_that_takes_orphans_has_no_child_that_it_has_not_made() {
+    let installation = Installation::new();
+    let source = installation.0.path("waits.c");
+    let program = installation.0.path("waits");
+    std::fs::write(
+        &source,
+        "#include <stdio.h>\n#include <sys/prctl.h>\n#include <sys/wait.h>\n#include <unistd.h>\n\
+         int main(void) { int takes = 0, count = 0; if (!fork()) _exit(3);\n\
+         while (wait(NULL) != -1) count++; prctl(PR_GET_CHILD_SUBREAPER, &takes, 0, 0, 0);\n\
+         printf(\"%d children, takes orphans: %d\\n\", count, takes); return 7; }\n",
+    )
+    .unwrap();
+    compile(&[], &source, &program);
+    let mut command = installation.0.sluice(["run"]);
+    command.arg(&program);
+    // SAFETY: the closure makes one system call.
+    unsafe {
+        command.pre_exec(|| Ok(rustix::process::set_child_subreaper(Some(Pid::INIT))?));
+    }
+    let output = command.output().unwrap();
+    assert_eq!(stdout(&output), "1 children, takes orphans: 1\n");
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "");
+    // The daemon has gone elsewhere, and serves others.
     installation.daemon_pid();
 }
 

@@ -12,6 +12,8 @@ pub const LIBDIR_VARIABLE: &str = "SLUICE_LIBDIR";
 pub const LIBRARY: &str = "libsluice_preload.so";
 /// The file name of the daemon.
 pub const DAEMON: &str = "sluiced";
+/// The exit status of a daemon that cannot start as another one serves its socket: `EX_TEMPFAIL` of sysexits.h(3head).
+pub const DAEMON_EXIT_TAKEN: u8 = 75;
 /// The file name of the program that becomes a static one, with the library in its process.
 pub const STATIC: &str = "sluice-static";
 

@@ -1,15 +1,17 @@
 //! Questions to a daemon, each with a bounded wait, and who it is that answers.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::geteuid;
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use sluice_control::client::{Client, ClientError, may_be_a_containers};
+use sluice_control::files::DAEMON;
 use sluice_control::message::gateway::{Ask, Name, Tell};
-use sluice_control::message::{FromDaemon, Reason, ToDaemon, VERSION};
+use sluice_control::message::{FromDaemon, Reason, ToDaemon};
 use sluice_control::paths;
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd;
@@ -21,6 +23,8 @@ use crate::terminal::complain;
 
 /// A status document is written for this many connections' ends and more; it may take a while.
 const STATUS_TIMEOUT: Duration = ANSWER_TIMEOUT;
+/// How often a daemon that has not answered yet is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A longer document is not read. sluiced lists 65,536 ends at most, each in some 400 bytes.
 const STATUS_BYTES_MAX: u64 = 64 << 20;
 
@@ -146,7 +150,7 @@ fn ask(
         libc::ENOENT | libc::ENOTDIR => State::Absent,
         libc::ECONNREFUSED => State::Stale,
         // Its backlog is full: it does not accept.
-        libc::EAGAIN => State::Hung,
+        libc::EAGAIN => State::Hung(None),
         _ => State::Unreachable(words(errno)),
     })?;
     let peer =
@@ -165,14 +169,42 @@ fn ask(
             socket.display()
         )));
     }
+    // In another PID namespace it has no number.
+    let pid = u32::try_from(peer.pid).ok().filter(|pid| *pid != 0);
     client
         .send(question, &[])
-        .map_err(|errno| from_client(errno.into()))?;
-    match client.receive_until(deadline) {
-        Ok((FromDaemon::Refused { reason }, _)) => Err(refused(reason)),
-        Ok((answer, received)) => Ok((answer, received, peer)),
-        Err(error) => Err(from_client(error)),
+        .map_err(|errno| from_client(errno.into(), pid))?;
+    loop {
+        let next = deadline.min(Instant::now() + LOOK_AGAIN);
+        match client.receive_until(next) {
+            Ok((FromDaemon::Refused { reason }, _)) => return Err(refused(reason)),
+            Ok((answer, received)) => return Ok((answer, received, peer)),
+            Err(ClientError::Hung) if next < deadline => {
+                if let Some(pid) = pid.filter(|pid| is_stopped(*pid)) {
+                    return Err(State::Stopped(pid));
+                }
+            }
+            Err(error) => return Err(from_client(error, pid)),
+        }
     }
+}
+
+/// Whether the process is stopped by a signal (proc_pid_stat(5)).
+fn is_stopped(pid: u32) -> bool {
+    let about = fs::read_to_string(format!("/proc/{pid}/stat"));
+    let state = about.ok().and_then(|text| {
+        let (_, rest) = text.rsplit_once(')')?;
+        rest.trim_start().chars().next()
+    });
+    state == Some('T')
+}
+
+/// The process, if it is a daemon: its number may be another's by now.
+pub fn daemon_process(pid: u32) -> Option<OwnedFd> {
+    let process = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    let process = pidfd_open(process, PidfdFlags::empty()).ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    (name.trim_end() == DAEMON).then_some(process)
 }
 
 fn refused(reason: Reason) -> State {
@@ -182,13 +214,12 @@ fn refused(reason: Reason) -> State {
     State::Strange(format!("the daemon refused: {what}"))
 }
 
-fn from_client(error: ClientError) -> State {
+/// `pid`: who listens.
+fn from_client(error: ClientError, pid: Option<u32>) -> State {
     match error {
         ClientError::NotRunning => State::Stale,
-        ClientError::Hung => State::Hung,
-        ClientError::Version(theirs) => State::Strange(format!(
-            "the daemon there speaks protocol version {theirs}, this sluice {VERSION}"
-        )),
+        ClientError::Hung => State::Hung(pid),
+        ClientError::Version(theirs) => State::OtherVersion { theirs, pid },
         ClientError::Refused(reason) => refused(reason),
         ClientError::Protocol => strange(),
         ClientError::System(errno) => State::Unreachable(words(errno)),
@@ -220,6 +251,7 @@ fn check_directory(socket: &Path) -> Result<(), State> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_control::message::VERSION;
     use std::os::unix::net::UnixListener;
 
     struct Scratch(PathBuf);
@@ -261,7 +293,9 @@ mod tests {
         drop(listen(&scratch.socket()));
         // A child between fork and exec, of another test's, may have it for a while.
         let states = (0..60).map(|_| probe(&scratch.socket()));
-        let state = states.into_iter().find(|state| *state != State::Hung);
+        let state = states
+            .into_iter()
+            .find(|state| !matches!(state, State::Hung(_)));
         assert_eq!(state, Some(State::Stale));
     }
 
@@ -269,8 +303,9 @@ mod tests {
     fn a_listener_that_never_accepts_is_hung() {
         let scratch = Scratch::new("hung");
         let _listener = listen(&scratch.socket());
-        assert_eq!(probe(&scratch.socket()), State::Hung);
-        assert_eq!(fetch_status(&scratch.socket()).unwrap_err(), State::Hung);
+        let hung = State::Hung(Some(std::process::id()));
+        assert_eq!(probe(&scratch.socket()), hung);
+        assert_eq!(fetch_status(&scratch.socket()).unwrap_err(), hung);
     }
 
     #[test]

@@ -7,12 +7,15 @@ mod sockets;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{geteuid, getuid};
+use rustix::process::{Signal, geteuid, getuid, pidfd_send_signal};
+use sluice_control::files::DAEMON_EXIT_TAKEN;
+use sluice_control::message::VERSION;
 use sluice_peering::Config;
 use sluice_peering::config::{Device, Remark};
 use sluice_sys::capability::{self, Capability};
@@ -52,9 +55,13 @@ pub enum State {
     Absent,
     /// There is a socket and nobody listens: a daemon was killed.
     Stale,
-    /// Somebody listens and does not answer in time.
-    Hung,
-    /// A daemon of another protocol version, or no daemon at all.
+    /// Somebody listens and does not answer in time: this process, if it can be seen from here.
+    Hung(Option<u32>),
+    /// The daemon is stopped, as by SIGSTOP.
+    Stopped(u32),
+    /// A daemon of another protocol version.
+    OtherVersion { theirs: u16, pid: Option<u32> },
+    /// No daemon at all, or one that refuses.
     Strange(String),
     /// The socket or its directory belongs to somebody who must not be trusted.
     WrongOwner(String),
@@ -68,10 +75,17 @@ impl fmt::Display for State {
             Self::Running { pid, uid } => write!(f, "running, pid {pid}, uid {uid}"),
             Self::Absent => f.write_str("no daemon runs"),
             Self::Stale => f.write_str("the socket is left over from a daemon that was killed"),
-            Self::Hung => write!(
+            Self::Hung(pid) => write!(
                 f,
-                "the daemon did not answer within {} ms",
+                "the daemon{} did not answer within {} ms",
+                with_pid(*pid),
                 ANSWER_TIMEOUT.as_millis()
+            ),
+            Self::Stopped(pid) => write!(f, "the daemon, pid {pid}, is stopped"),
+            Self::OtherVersion { theirs, pid } => write!(
+                f,
+                "the daemon there{} speaks protocol version {theirs}, this sluice {VERSION}",
+                with_pid(*pid)
             ),
             Self::Strange(what) | Self::WrongOwner(what) => f.write_str(what),
             Self::Unreachable(why) => write!(f, "the socket cannot be reached: {why}"),
@@ -79,18 +93,43 @@ impl fmt::Display for State {
     }
 }
 
+/// `, pid 7,`.
+fn with_pid(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(", pid {pid},"))
+}
+
 impl State {
     /// What to do about it; empty if nothing needs to be done.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    pub fn hint(&self) -> String {
+        let hint = match self {
             Self::Running { .. } => "",
             Self::Absent | Self::Stale => "start one with 'sluice up', or run a program",
-            Self::Hung => "see what sluiced does, end it, and start again with 'sluice up'",
+            Self::Hung(_) => "see what sluiced does, or end it with 'sluice down'",
+            Self::Stopped(pid) => {
+                return format!(
+                    "continue it with 'kill -CONT {pid}', or end it with 'sluice down'"
+                );
+            }
+            Self::OtherVersion { .. } => {
+                "replace it with 'sluice up', or end it with 'sluice down': programs keep the lanes \
+                 that they have"
+            }
             Self::Strange(_) => {
                 "end the daemon with the sluice that started it, or use another --socket"
             }
             Self::WrongOwner(_) => "remove the directory, or use another --socket",
             Self::Unreachable(_) => "check the path and its permissions",
+        };
+        hint.to_owned()
+    }
+
+    /// The process of a daemon that does not hear what is said to it.
+    const fn deaf(&self) -> Option<u32> {
+        match self {
+            Self::Stopped(pid)
+            | Self::Hung(Some(pid))
+            | Self::OtherVersion { pid: Some(pid), .. } => Some(*pid),
+            _ => None,
         }
     }
 
@@ -199,12 +238,40 @@ pub fn third_users(uid: u32) -> State {
     ))
 }
 
+/// Whose daemon there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ensured {
+    /// One that was there.
+    Found,
+    /// One that this process has started, whose parent is process 1, or the nearest process that takes orphans.
+    Started,
+}
+
+/// Why there is no daemon.
+#[derive(Debug)]
+pub enum NoDaemon {
+    /// One is there and cannot be used.
+    Unusable(Failure),
+    /// None can be started.
+    NotStarted(Failure),
+}
+
+impl NoDaemon {
+    /// What a command says that needs one.
+    pub fn into_failure(self) -> Failure {
+        match self {
+            Self::Unusable(failure) | Self::NotStarted(failure) => failure,
+        }
+    }
+}
+
 /// Makes sure that a daemon answers on `socket`, and starts one if there is none. Waits for a
 /// few seconds at most. `log`: a level; from `info` on, what a starting daemon says is shown.
-pub fn ensure(socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
+pub fn ensure(socket: &Path, log: Option<LogLevel>) -> Result<Ensured, NoDaemon> {
+    let unusable = |state: State| Err(NoDaemon::Unusable(state.failure(socket)));
     match probe(socket) {
-        State::Running { uid, .. } if !serves_us(uid) => Err(third_users(uid).failure(socket)),
-        State::Running { .. } => Ok(()),
+        State::Running { uid, .. } if !serves_us(uid) => unusable(third_users(uid)),
+        State::Running { .. } => Ok(Ensured::Found),
         State::Absent | State::Stale => {
             let settings = Settings {
                 idle_exit_s: Some(IDLE_EXIT_S),
@@ -213,9 +280,12 @@ pub fn ensure(socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
             };
             // That another start was faster is no news below that level.
             let speaks = log.is_some_and(|level| level >= LogLevel::Info);
-            start(socket, &settings, speaks).map(drop)
+            match start(socket, &settings, speaks) {
+                Ok(_) => Ok(Ensured::Started),
+                Err(failure) => Err(NoDaemon::NotStarted(failure)),
+            }
         }
-        state => Err(state.failure(socket)),
+        state => unusable(state),
     }
 }
 
@@ -240,13 +310,15 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
         )
     })?;
     let words = child.stderr.take();
-    let has_started = reap(child, deadline);
+    let started = reap(child, deadline);
     let words = words.map(said).unwrap_or_default();
+    let has_started = started == Started::Yes;
     let start_deadline = deadline;
-    let deadline = if has_started {
-        deadline
-    } else {
-        Instant::now() + RIVAL_TIMEOUT
+    let deadline = match started {
+        Started::Yes => deadline,
+        Started::IsTaken => Instant::now() + RIVAL_TIMEOUT,
+        // It has said why, and nobody else is to blame.
+        Started::No => Instant::now(),
     };
     loop {
         let state = probe(socket);
@@ -257,7 +329,9 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
             }
             return Ok(state);
         }
-        let comes = !has_started && Instant::now() < start_deadline && client::is_locked(socket);
+        let comes = started == Started::IsTaken
+            && Instant::now() < start_deadline
+            && client::is_locked(socket);
         if Instant::now() >= deadline && !comes {
             return Err(not_started(socket, &state, &words));
         }
@@ -299,20 +373,32 @@ fn not_started(socket: &Path, state: &State, words: &str) -> Failure {
     }
 }
 
+/// Whether a daemon has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Started {
+    Yes,
+    /// Another one kept it from that.
+    IsTaken,
+    No,
+}
+
 /// Waits for the starter process, which ends when the daemon listens. This process becomes
-/// another program soon, which must not inherit a child that it knows nothing of. Returns false
-/// if it says that it has failed.
-fn reap(mut child: Child, deadline: Instant) -> bool {
+/// another program soon, which must not inherit a child that it knows nothing of.
+fn reap(mut child: Child, deadline: Instant) -> Started {
     loop {
         match child.try_wait() {
-            Ok(Some(status)) => return status.success(),
+            Ok(Some(status)) if status.success() => return Started::Yes,
+            Ok(Some(status)) if status.code() == Some(i32::from(DAEMON_EXIT_TAKEN)) => {
+                return Started::IsTaken;
+            }
+            Ok(Some(_)) => return Started::No,
             // The caller ignores SIGCHLD, so that the kernel reaps and tells nothing.
-            Err(_) => return true,
+            Err(_) => return Started::Yes,
             Ok(None) if Instant::now() >= deadline => {
                 // It may have ended by itself since.
                 let _ = child.kill();
                 let _ = child.wait();
-                return false;
+                return Started::No;
             }
             Ok(None) => std::thread::sleep(Duration::from_millis(2)),
         }
@@ -462,12 +548,39 @@ fn end(socket: &Path, pid: u32) -> Result<(), Failure> {
     }
 }
 
+/// Ends a daemon that does not hear what is said to it, by a signal, and waits until it has ended.
+fn end_by_signal(socket: &Path, pid: u32, state: &State) -> Result<(), Failure> {
+    let failure = |what: &str, error: &std::io::Error| {
+        Failure::new(
+            format!("{state}, and {what}: {}", reason(error)),
+            format!("end it with 'kill -9 {pid}'"),
+        )
+    };
+    let Some(process) = client::daemon_process(pid) else {
+        return Err(state.failure(socket));
+    };
+    for signal in [Signal::TERM, Signal::CONT] {
+        pidfd_send_signal(&process, signal)
+            .map_err(|errno| failure("cannot be sent a signal", &errno.into()))?;
+    }
+    match sluice_sys::unix::wait_readable(process.as_raw_fd(), STOP_TIMEOUT.as_millis() as i32) {
+        Ok(true) => Ok(()),
+        _ => Err(Failure::new(
+            format!("{state}, was told to end and still runs"),
+            format!("end it with 'kill -9 {pid}'"),
+        )),
+    }
+}
+
 /// Ends the daemon on `socket`, whoever started it. `Ok` if there is none.
 pub fn stop(socket: &Path) -> Result<(), Failure> {
     match probe(socket) {
         State::Running { pid, .. } => end(socket, pid),
         State::Absent | State::Stale => Ok(()),
-        state => Err(state.failure(socket)),
+        state => match state.deaf() {
+            Some(pid) => end_by_signal(socket, pid, &state),
+            None => Err(state.failure(socket)),
+        },
     }
 }
 
@@ -489,7 +602,14 @@ pub fn down(args: &DownArgs) -> Outcome {
             print(&format!("{state} ({})\n", socket.display()))?;
             return Ok(0);
         }
-        state => return Err(state.failure(&socket)),
+        state => {
+            let Some(pid) = state.deaf() else {
+                return Err(state.failure(&socket));
+            };
+            end_by_signal(&socket, pid, &state)?;
+            print(&format!("sluiced, pid {pid}, has ended\n"))?;
+            return Ok(0);
+        }
     };
     end(&socket, pid)?;
     print(&format!("sluiced, pid {pid}, has ended\n"))?;
@@ -536,7 +656,12 @@ mod tests {
         let states = [
             State::Absent,
             State::Stale,
-            State::Hung,
+            State::Hung(None),
+            State::Stopped(7),
+            State::OtherVersion {
+                theirs: 1,
+                pid: Some(7),
+            },
             State::Strange("x".to_owned()),
             State::WrongOwner("x".to_owned()),
             State::Unreachable("x".to_owned()),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{Settings, State, client, end, probe};
+use super::{Settings, State, client, end, end_by_signal, probe};
 use crate::document::Document;
 use crate::error::Failure;
 use crate::terminal::print;
@@ -21,6 +21,14 @@ pub(super) fn make_way(
     let pid = match probe(socket) {
         State::Running { pid, .. } => pid,
         State::Absent | State::Stale => return Ok(None),
+        state @ State::OtherVersion { pid: Some(pid), .. } => {
+            end_by_signal(socket, pid, &state)?;
+            print(&format!(
+                "the sluiced of another version, pid {pid}, has ended; programs keep the lanes that they \
+                 have\n"
+            ))?;
+            return Ok(None);
+        }
         state => return Err(state.failure(socket)),
     };
     let (_, text) = client::fetch_status(socket).map_err(|state| state.failure(socket))?;

@@ -254,7 +254,7 @@ async fn watch_daemon(socket: PathBuf, health: watch::Sender<bool>) {
         let Ok(state) = state else {
             return;
         };
-        let is_slow = state == State::Hung;
+        let is_slow = matches!(state, State::Hung(_));
         slow = if is_slow { slow + 1 } else { 0 };
         if is_slow && slow < SLOW_ANSWERS_MAX {
             sleep(LOOK_AGAIN).await;

@@ -218,7 +218,9 @@ fn trial(socket: &Path, state: &State) -> Check {
     let was_there = folder.is_none_or(Path::exists);
     // No longer than the real one's name, as the kernel limits the path.
     let private = socket.with_file_name("try.sock");
-    let attempt = daemon::ensure(&private, None).and_then(|()| daemon::stop(&private));
+    let attempt = daemon::ensure(&private, None)
+        .map_err(daemon::NoDaemon::into_failure)
+        .and_then(|_| daemon::stop(&private));
     if let (false, Some(folder)) = (was_there, folder) {
         // Left if something else is in it by now.
         let _ = std::fs::remove_dir(folder);

@@ -92,6 +92,15 @@ pub static PAGES: [Page; 17] = [
                          counts its connections, and with --log warn it says why.",
                     ),
                     Text(
+                        "Without a daemon one is started, in the background and in the cgroup of \
+                         this process. It ends a minute after its last program. Should a service \
+                         manager end it with a service, programs keep the lanes that they have, \
+                         and the next 'sluice run' starts another. Where 'sluice run' starts it as \
+                         process 1 of a container, or takes orphans (prctl(2)), it stays in front \
+                         of the program, passes signals on and ends as it ended: the program \
+                         would be the daemon's parent otherwise.",
+                    ),
+                    Text(
                         "The daemon is given the sockets of connections, so only one of the same \
                          user or of root is used. In a user namespace, a daemon of a user without \
                          a number there (it looks like 65534, nobody) is not.",

@@ -8,11 +8,12 @@ use clap::ValueEnum;
 use crate::args::{LogLevel, RunArgs};
 use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
-use crate::launch::{self, Environment};
+use crate::exec::takes_orphans;
+use crate::launch::{self, Environment, Front};
 use crate::terminal::complain;
 use crate::{daemon, locate, trial};
 
-use daemon::State;
+use daemon::{Ensured, NoDaemon, State};
 
 use crate::stats::{self, StatsFile};
 
@@ -42,7 +43,9 @@ pub fn run(args: RunArgs) -> Outcome {
             None
         }
     };
-    find_daemon(&args, &socket, log).map_err(own)?;
+    let ensured = find_daemon(&args, &socket, log).map_err(own)?;
+    // A program that waits for all its children would wait for the daemon.
+    let stays_in_front = ensured == Ensured::Started && takes_orphans();
 
     let static_program = match args.includes_static {
         true => launch::static_program(&args.command[0]),
@@ -59,7 +62,7 @@ pub fn run(args: RunArgs) -> Outcome {
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
-    if stats_file.is_none() {
+    if stats_file.is_none() && !stays_in_front {
         // This process becomes the program.
         let pid = std::process::id().to_string();
         launch::set_variable(&mut environment, STARTED_VARIABLE, pid.into());
@@ -82,40 +85,43 @@ pub fn run(args: RunArgs) -> Outcome {
         &command,
         argv0.as_deref(),
         &environment,
-        stats_file,
+        Front {
+            stats_file,
+            stays: stays_in_front,
+        },
         |file| Ok(file.summary()?.text()),
     )
 }
 
 /// Sees to it that there is a daemon, as far as the caller has asked for one: what he has named by a
-/// flag and cannot have is an error, what by a variable a warning, and without either the program
-/// runs on TCP as programs do that have no daemon.
-fn find_daemon(args: &RunArgs, socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
+/// flag and cannot have is an error, what by a variable a warning, and so is a daemon that is there and cannot be used.
+/// Otherwise the program runs on TCP as programs do that have no daemon.
+fn find_daemon(args: &RunArgs, socket: &Path, log: Option<LogLevel>) -> Result<Ensured, Failure> {
     let named = args.socket.is_some() || args.gateway.is_some();
     let is_of_interest = log.is_some() || std::env::var_os("SLUICE_SOCKET").is_some();
-    let found = if !args.no_daemon {
-        daemon::ensure(socket, log)
-    } else if args.socket.is_some() {
-        return match daemon::probe(socket) {
-            State::Running { .. } => Ok(()),
-            state => {
-                warn_of_tcp(&state.failure(socket));
-                Ok(())
+    if args.no_daemon {
+        if args.socket.is_some() {
+            match daemon::probe(socket) {
+                State::Running { .. } => {}
+                state => warn_of_tcp(&state.failure(socket)),
             }
-        };
-    } else {
-        return Ok(());
+        }
+        return Ok(Ensured::Found);
+    }
+    let ensured = match daemon::ensure(socket, log) {
+        Ok(ensured) => ensured,
+        Err(why) if named => return Err(why.into_failure()),
+        Err(why) => {
+            if is_of_interest || matches!(why, NoDaemon::Unusable(_)) {
+                warn_of_tcp(&why.into_failure());
+            }
+            Ensured::Found
+        }
     };
-    match found {
-        Ok(()) => {}
-        Err(failure) if named => return Err(failure),
-        Err(failure) if is_of_interest => warn_of_tcp(&failure),
-        Err(_) => {}
+    if let Some(gateway) = &args.gateway {
+        daemon::check_gateway(socket, gateway)?;
     }
-    match &args.gateway {
-        Some(gateway) => daemon::check_gateway(socket, gateway),
-        None => Ok(()),
-    }
+    Ok(ensured)
 }
 
 fn warn_of_tcp(failure: &Failure) {

@@ -13,7 +13,7 @@ use sluice_transport::fault::{self, Faults};
 use crate::args::{VerbsArgs, VerbsDevice};
 use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
-use crate::launch::{self, Environment};
+use crate::launch::{self, Environment, Front};
 use crate::locate;
 use crate::stats::StatsFile;
 use crate::terminal::complain;
@@ -49,7 +49,11 @@ pub fn run(args: &VerbsArgs) -> Outcome {
         trace_file,
         faults,
     );
-    launch::start(&args.command, None, &environment, stats_file, |file| {
+    let front = Front {
+        stats_file,
+        ..Front::default()
+    };
+    launch::start(&args.command, None, &environment, front, |file| {
         stats::table(fs::File::open(file.path())?)
     })
 }

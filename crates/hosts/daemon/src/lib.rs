@@ -13,6 +13,7 @@ pub mod fabric;
 pub mod gateway;
 pub mod lanes;
 pub mod listener;
+pub mod log_file;
 pub mod log_share;
 pub mod matching;
 pub mod metrics;

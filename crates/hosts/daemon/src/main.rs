@@ -10,7 +10,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -20,7 +19,8 @@ use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::fabric::finding::Finding;
 use sluice_daemon::fabric::{self, Fabric};
-use sluice_daemon::listener::Listener;
+use sluice_daemon::listener::{ListenError, Listener};
+use sluice_daemon::log_file::LogFile;
 use sluice_daemon::log_share::LogShares;
 use sluice_daemon::notify::Manager;
 use sluice_daemon::options::Options;
@@ -97,7 +97,8 @@ struct Arguments {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 
-    /// Where to log to instead of standard error, which is closed with --daemonize
+    /// Where to log to instead of standard error, which is closed with --daemonize. When the file is renamed, the next line goes
+    /// to a new one
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
 
@@ -178,7 +179,10 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(error) => {
             let _ = writeln!(io::stderr(), "sluiced: {error}");
-            ExitCode::FAILURE
+            match error.downcast_ref() {
+                Some(ListenError::Taken(_)) => ExitCode::from(files::DAEMON_EXIT_TAKEN),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -207,7 +211,8 @@ End. Connections keep the lanes that they have on this host.
 SIGHUP
 Read the file of --config and the keys again.
 .SH \"EXIT STATUS\"
-0 after a signal, `sluice down` or --idle-exit; 1 if it cannot start, and standard error says why.
+0 after a signal, `sluice down` or --idle-exit; 75 if another sluiced serves the socket; 1 if it cannot start for another
+reason. Standard error says why.
 .SH \"SEE ALSO\"
 sluiced.toml(5), sluice\\-up(1), sluice\\-status(1), sluice\\-doctor(1)
 ";
@@ -234,9 +239,9 @@ fn daemonize() -> Result<ExitCode, Box<dyn std::error::Error>> {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait()?;
-    if status.code().is_some() {
+    if let Some(code) = status.code() {
         // It has said why on standard error.
-        return Ok(ExitCode::FAILURE);
+        return Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from));
     }
     Err(format!("could not start in the background ({status})").into())
 }
@@ -436,9 +441,7 @@ fn log_arguments(level: &str, format: LogFormat, file: Option<&Path>) -> io::Res
 fn start_log(arguments: &Arguments) -> Outcome {
     let filter = EnvFilter::try_new(&arguments.log)?;
     let writer = match &arguments.log_file {
-        Some(path) => BoxMakeWriter::new(Mutex::new(
-            File::options().create(true).append(true).open(path)?,
-        )),
+        Some(path) => BoxMakeWriter::new(LogFile::open(path)?),
         None => BoxMakeWriter::new(io::stderr),
     };
     let shares = LogShares::default();
