@@ -422,27 +422,21 @@ impl Waiter<'_> {
         }
     }
 
-    /// Puts the events in the order of their writes, as far as that is known. Insertion keeps the order of equals,
-    /// and there are few.
+    /// Puts the events in the order of their writes, as far as that is known.
     fn put_in_order(&mut self, count: usize) {
         let count = count.min(EVENTS_MAX);
-        let began = |parking: &Option<ParkingTable>| parking.map_or(0, |it| it.tcp_began_ns());
-        let tcp_began_ns = self.parking_tables.iter().map(began).max().unwrap_or(0);
-        for at in 0..count {
-            if self.unmarked & 1 << at != 0 {
-                // What they wrote without a lane is most likely this.
-                self.times.raise(at, tcp_began_ns);
+        if self.unmarked != 0 {
+            let began = |parking: &Option<ParkingTable>| parking.map_or(0, |it| it.tcp_began_ns());
+            let tcp_began_ns = self.parking_tables.iter().map(began).max().unwrap_or(0);
+            for at in 0..count {
+                if self.unmarked & 1 << at != 0 {
+                    // What they wrote without a lane is most likely this.
+                    self.times.raise(at, tcp_began_ns);
+                }
             }
         }
-        for end in 1..count {
-            let mut at = end;
-            while at > 0 && self.times.get(at - 1) > self.times.get(at) {
-                self.times.swap(at - 1, at);
-                // SAFETY: both are below `count`, the number of events in the array.
-                unsafe { self.events.add(at - 1).swap(self.events.add(at)) };
-                at -= 1;
-            }
-        }
+        // SAFETY: `count` is at most the number of events in the array.
+        unsafe { self.times.put_in_order(self.events, count) };
     }
 
     /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
