@@ -105,8 +105,15 @@ impl Server {
         }
     }
 
-    /// When [`Server::turn`] has something to do.
+    /// When [`Server::turn`] has something to do, at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
+        let due = self.due()?;
+        let is_quiet = matches!(&self.state, State::Here { next, .. } if next.pause == LOOK_MAX);
+        // sluiced beats in the memory meanwhile: that need not wake it twice.
+        Some(if is_quiet { due + LOOK_MAX } else { due })
+    }
+
+    fn due(&self) -> Option<Instant> {
         match &self.state {
             State::Away { retry_at } => Some(*retry_at),
             State::Greeting { next, until, .. } => Some(next.due.min(*until)),
@@ -126,7 +133,7 @@ impl Server {
 
     /// What has come of it since the last time. Does not wait.
     pub fn turn(&mut self, now: Instant) -> Option<Event> {
-        if self.next_deadline().is_none_or(|due| due > now) {
+        if self.due().is_none_or(|due| due > now) {
             return None;
         }
         // Whatever fails below is tried again then.

@@ -82,7 +82,7 @@ fn a_server_that_goes_is_seen_and_the_next_one_joined() {
         drop(there);
         let before = now;
         assert!(matches!(until_event(&mut server, &mut now), Event::Gone(_)));
-        assert!(now <= before + LOOK_MAX);
+        assert!(now <= before + 2 * LOOK_MAX);
         assert_eq!(pause_ms(&server, now), 250, "it was there for long");
     }
 }
@@ -211,11 +211,9 @@ fn a_server_that_never_stops_talking_is_heard_in_pieces() {
         assert_eq!(pause_ms(&server, now), LOOK.as_millis());
     }
     // Once it is silent, it is looked at as rarely as ever.
-    loop {
+    let rarely = 2 * LOOK_MAX.as_millis();
+    while pause_ms(&server, now) < rarely {
         assert!(next(&mut server, &mut now).is_none());
-        if pause_ms(&server, now) == LOOK_MAX.as_millis() {
-            break;
-        }
     }
 }
 
