@@ -1,6 +1,7 @@
 //! Sockets between two hosts that share a window: direct lanes, with no daemon on the path
 //! (docs/decisions/0041). The hosts are network namespaces with a `sluiced` each.
 
+mod anew;
 mod late;
 mod scripts;
 mod stage;
@@ -37,6 +38,10 @@ fn main() -> ExitCode {
     for side in SIDES {
         let name = format!("child-goes-on/{side:?}").to_lowercase();
         trials.push(trial(name, move || late::child(side)));
+    }
+    for side in SIDES {
+        let name = format!("served-anew/{side:?}").to_lowercase();
+        trials.push(trial(name, move || anew::served(side)));
     }
     trials.push(trial("half-close".to_owned(), || {
         scripts::both(scripts::HALF_CLOSE)

@@ -1,9 +1,10 @@
 //! Two hosts that share a window.
 
 use std::cell::OnceCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
@@ -21,7 +22,8 @@ pub struct Stage {
     socket: PathBuf,
     /// The program of [`Stage::flow`], once it is there.
     stream: OnceCell<PathBuf>,
-    _server: Job,
+    size: &'static str,
+    server: Job,
 }
 
 impl Stage {
@@ -31,15 +33,11 @@ impl Stage {
     }
 
     /// The same with a window of that size.
-    pub fn with(users: &[&str], size: &str) -> Verdict<Stage> {
+    pub fn with(users: &[&str], size: &'static str) -> Verdict<Stage> {
         // Not eager: by the fabric bytes would hardly go by rings, and by a window they do.
         let mut two = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
         let socket = two.dir().join("window.sock");
-        let mut command = Command::new(&two.sluice);
-        command.args(["window", "serve"]).arg(&socket);
-        command.args(["--size", size, "--hosts", "2"]);
-        let mut server = two.start_program(command, "window")?;
-        server.await_ready(LIMIT, "serve", || socket.exists())?;
+        let server = serve(&two, &socket, size)?;
         let users: Vec<String> = users.iter().map(|user| format!("{user:?}")).collect();
         let window = format!(
             "[[window]]\npath = {socket:?}\nusers = [{}]\n",
@@ -54,10 +52,37 @@ impl Stage {
             two,
             socket,
             stream: OnceCell::new(),
-            _server: server,
+            size,
+            server,
         };
         stage.await_window()?;
         Ok(stage)
+    }
+
+    /// Kills the process that serves the window.
+    pub fn kill_server(&mut self) -> Verdict {
+        let server = &mut self.server;
+        server.signal(Signal::KILL)?;
+        let is_over = || Ok(server.poll()?.is_some());
+        ensure(wait_until(LIMIT, is_over)?, || "the server lives on".into())
+    }
+
+    /// Serves another window in the place of the one whose server was killed.
+    pub fn serve_anew(&mut self) -> Verdict {
+        self.server = serve(&self.two, &self.socket, self.size)?;
+        Ok(())
+    }
+
+    /// Waits until both daemons say this of their window.
+    pub fn await_state(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Verdict {
+        let are_so = || {
+            let is_so = |side| is_so(&self.window(side).unwrap_or_default());
+            Ok(SIDES.into_iter().all(is_so))
+        };
+        ensure(wait_until(LIMIT, are_so)?, || {
+            let windows = SIDES.map(|side| self.window(side));
+            format!("not {what}: {windows:?}\n{}", self.two.describe())
+        })
     }
 
     /// What a daemon says of its window.
@@ -175,4 +200,15 @@ impl Stage {
         command.arg(&self.socket).args(words);
         Ok(command)
     }
+}
+
+/// `sluice window serve`, once it listens.
+fn serve(two: &Fleet<Pair>, socket: &Path, size: &str) -> Verdict<Job> {
+    let mut command = Command::new(&two.sluice);
+    command.args(["window", "serve"]).arg(socket);
+    command.args(["--size", size, "--hosts", "2"]);
+    let mut server = two.start_program(command, "window")?;
+    // Said when it listens.
+    server.await_text("a window of", LIMIT)?;
+    Ok(server)
 }

@@ -9,7 +9,7 @@
 mod client;
 mod server;
 
-pub use client::{Change, Client, ClientError};
+pub use client::{Change, Client, ClientError, Greeted, Greeting, Presence};
 pub use server::{Server, ServerError};
 
 /// The version of the protocol.

@@ -32,7 +32,9 @@ pub const PAGE: Page = Page {
                     "serve SOCKET [--size SIZE] [--hosts N] [--vectors N]",
                     "Makes a window in memory and gives it, with doorbells, to whoever connects: \
                      virtual machines and programs. The memory is sealed, so that no peer can \
-                     make it shorter under the others.",
+                     make it shorter under the others. When serve is started anew it gives out \
+                     other memory, which every sluiced joins within seconds; connections in the \
+                     memory before go on there.",
                 ),
             ],
         },

@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg, socket_with,
+};
 
 use super::{MEMORY, PEERS_MAX, VECTORS_MAX, VERSION};
 
@@ -51,6 +54,79 @@ pub enum Change {
     Gone(u16),
 }
 
+/// A connection to a server that has not given the memory yet.
+#[derive(Debug)]
+pub struct Greeting {
+    stream: UnixStream,
+    heard: Heard,
+}
+
+/// What the server has said so far.
+#[derive(Clone, Copy, Debug)]
+enum Heard {
+    Nothing,
+    Version,
+    Number(u16),
+}
+
+/// What [`Greeting::advance`] came to.
+#[derive(Debug)]
+pub enum Greeted {
+    /// The server has more to say.
+    Waits(Greeting),
+    Joined(Client),
+}
+
+impl Greeting {
+    /// Connects, and does not wait: a server that accepts nobody is an error of connect(2).
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`].
+    pub fn begin(path: &Path) -> Result<Greeting, ClientError> {
+        let fail = |error| ClientError::Connect(path.to_owned(), error);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(|error| fail(error.into()))?;
+        let address = SocketAddrUnix::new(path).map_err(|error| fail(error.into()))?;
+        rustix::net::connect(&socket, &address).map_err(|error| fail(error.into()))?;
+        Ok(Greeting {
+            stream: UnixStream::from(socket),
+            heard: Heard::Nothing,
+        })
+    }
+
+    /// Hears what has come. Does not wait.
+    ///
+    /// # Errors
+    /// The server has gone, or says what no server says.
+    pub fn advance(mut self) -> Result<Greeted, ClientError> {
+        loop {
+            let Some(message) = receive(&self.stream)? else {
+                return Ok(Greeted::Waits(self));
+            };
+            self.heard = match (self.heard, message) {
+                (Heard::Nothing, (VERSION, None)) => Heard::Version,
+                (Heard::Nothing, _) => {
+                    return Err(ClientError::Protocol("speaks another version"));
+                }
+                (Heard::Version, (number, None)) => Heard::Number(peer(number)?),
+                (Heard::Version, _) => {
+                    return Err(ClientError::Protocol("sends a descriptor with a number"));
+                }
+                (Heard::Number(number), (MEMORY, Some(memory))) => {
+                    return Ok(Greeted::Joined(Client {
+                        stream: self.stream,
+                        number,
+                        memory,
+                        bells: BTreeMap::new(),
+                    }));
+                }
+                (Heard::Number(_), _) => return Err(ClientError::Protocol("sends no memory")),
+            };
+        }
+    }
+}
+
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Client {
@@ -65,25 +141,23 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let stream = UnixStream::connect(path)
             .map_err(|error| ClientError::Connect(path.to_owned(), error))?;
-        let next = |what| -> Result<(i64, Option<OwnedFd>), ClientError> {
-            wait(&stream, HELLO_SECONDS)?;
-            receive(&stream)?.ok_or(ClientError::Protocol(what))
-        };
-        let (VERSION, None) = next("sends no version")? else {
-            return Err(ClientError::Protocol("speaks another version"));
-        };
-        let (number, None) = next("sends no number")? else {
-            return Err(ClientError::Protocol("sends a descriptor with a number"));
-        };
-        let (MEMORY, Some(memory)) = next("sends no memory")? else {
-            return Err(ClientError::Protocol("sends no memory"));
-        };
-        Ok(Client {
-            number: peer(number)?,
+        let mut greeting = Greeting {
             stream,
-            memory,
-            bells: BTreeMap::new(),
-        })
+            heard: Heard::Nothing,
+        };
+        loop {
+            wait(&greeting.stream, HELLO_SECONDS)?;
+            greeting = match greeting.advance()? {
+                Greeted::Waits(greeting) => greeting,
+                Greeted::Joined(client) => return Ok(client),
+            };
+        }
+    }
+
+    /// The memory, and what says for how long the server is there. Doorbells are given up.
+    pub fn into_memory(self) -> (OwnedFd, Presence) {
+        let stream = self.stream;
+        (self.memory, Presence { stream })
     }
 
     /// This client's own number.
@@ -124,6 +198,33 @@ impl Client {
         }
         bells.push(fd);
         Ok(Some(Change::Bell(peer)))
+    }
+}
+
+/// A connection to a server that is kept to see when the server goes.
+#[derive(Debug)]
+pub struct Presence {
+    stream: UnixStream,
+}
+
+impl Presence {
+    /// Whether the server is there. Reads what it has said of peers, so many messages at most, and forgets it: a
+    /// server hangs up on a client that reads nothing. The kernel closes the doorbells. Returns how many there were.
+    /// Does not wait.
+    ///
+    /// # Errors
+    /// The server has gone.
+    pub fn check(&self, messages_max: usize) -> Result<usize, ClientError> {
+        let mut bytes = [0; 64];
+        for count in 0..messages_max {
+            match recv(&self.stream, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::CONNRESET) => return Err(ClientError::Gone),
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(count),
+                Err(error) => return Err(ClientError::Io(error.into())),
+            }
+        }
+        Ok(messages_max)
     }
 }
 

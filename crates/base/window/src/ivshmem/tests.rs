@@ -171,9 +171,79 @@ fn one_server_at_a_socket_and_a_dead_ones_socket_is_taken() {
     }
 }
 
+/// A client that only watches reads what the server says of others, keeps none of their doorbells, and sees the end.
+#[test]
+fn a_client_that_watches_is_kept_and_sees_the_server_go() {
+    let server = Running::new("watches");
+    let (memory, presence) = Client::connect(&server.path).unwrap().into_memory();
+    server.wait_for(1);
+    // Each that comes and goes is four messages, and a peer may leave 4096 unread.
+    for _ in 0..1200 {
+        let client = Client::connect(&server.path).unwrap();
+        server.wait_for(2);
+        drop(client);
+        server.wait_for(1);
+        presence.check(usize::MAX).unwrap();
+    }
+    let stat = sluice_sys::memfd::stat(memory.as_raw_fd()).unwrap();
+    assert_eq!(stat.bytes, BYTES);
+    drop(server);
+    assert!(matches!(presence.check(usize::MAX), Err(ClientError::Gone)));
+}
+
+#[test]
+fn a_greeting_never_waits_for_a_server() {
+    let name = format!("sluice-ivshmem-{}-greeting", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_file(&path);
+    assert!(matches!(
+        Greeting::begin(&path),
+        Err(ClientError::Connect(..))
+    ));
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut greeting = Greeting::begin(&path).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    // One message at a time, each of them complete.
+    for number in [VERSION, 3] {
+        let Ok(Greeted::Waits(next)) = greeting.advance() else {
+            panic!("the server has not said all of it");
+        };
+        greeting = next;
+        stream.write_all(&number.to_le_bytes()).unwrap();
+    }
+    let Ok(Greeted::Waits(greeting)) = greeting.advance() else {
+        panic!("the server has not given its memory");
+    };
+    // A piece of a message.
+    stream.write_all(&[0; 3]).unwrap();
+    assert!(matches!(greeting.advance(), Err(ClientError::Protocol(_))));
+    // A server that accepts nobody, and has few places for those who wait.
+    rustix::net::listen(&listener, 1).unwrap();
+    let mut waiting = Vec::new();
+    let full = loop {
+        match Greeting::begin(&path) {
+            Ok(greeting) => waiting.push(greeting),
+            Err(error) => break error,
+        }
+    };
+    let is_full = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(
+        matches!(&full, ClientError::Connect(_, error) if is_full(error)),
+        "{full}"
+    );
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn a_server_that_lies_is_an_error() {
-    let lies: [&[i64]; 5] = [&[1], &[0, 1 << 20], &[0, -5], &[0, 3, 4], &[0]];
+    let lies: [&[i64]; 6] = [
+        &[1],
+        &[0, 1 << 20],
+        &[0, -5],
+        &[0, 3, 4],
+        &[0, 3, MEMORY],
+        &[0],
+    ];
     for (index, lie) in lies.iter().enumerate() {
         let name = format!("sluice-ivshmem-{}-lie{index}", std::process::id());
         let path = std::env::temp_dir().join(name);

@@ -551,6 +551,7 @@ impl Fabric {
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
+                        self.parking_tables.windows.peer_down(&name);
                         if let Some(capture) = &mut self.capture {
                             capture.peer_down(&name);
                         }

@@ -16,7 +16,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::ofd_lock;
 use sluice_sys::unix::Fd;
 
-use super::pieces::Free;
+use super::pieces::{Free, WindowId};
 use crate::peer::PeerName;
 
 /// Time between two looks, and the longest while all stay mapped: each is a system call for each piece.
@@ -88,6 +88,12 @@ impl Leaving {
             let is_kept = piece.is_lender && (is_same_kernel || piece.is_released);
             piece.peer != *name || is_kept
         });
+    }
+
+    /// Whether there is a piece in this memory of a window.
+    pub fn is_in(&self, window: usize, id: WindowId) -> bool {
+        let mut all = self.all.iter();
+        all.any(|piece| (piece.place.window, piece.place.id) == (window, id))
     }
 
     /// When [`Leaving::take_free`] has something to look at.

@@ -2,49 +2,47 @@
 //! each, the links to peers that have one, too, and the pieces that lanes lie in.
 
 use std::collections::HashMap;
-use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sluice_peering::config::window::Window as Choice;
-use sluice_shmem::mapping::{Access, Mapping};
 use sluice_sys::errno::Errno;
-use sluice_sys::memfd;
 use sluice_sys::unix::Fd;
-use sluice_window::Kind;
-use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold};
-use sluice_window::ivshmem::Client;
-use sluice_window::layout::Pair;
-use sluice_window::ledger::Ledger;
-use sluice_window::link::{Event, Link, generation};
-use sluice_window::region::{Region, Source};
+use sluice_window::claim::BEAT_NS;
+use sluice_window::link::generation;
 
 use crate::matching::ClientId;
 use crate::peer::PeerName;
 
+mod apart;
+#[cfg(test)]
+mod fake;
 mod leaving;
 pub mod pieces;
+mod server;
+mod shared;
 mod slots;
+mod succession;
 
+use apart::Apart;
 use leaving::Leaving;
 pub use pieces::{DirectLane, Ended, Loan};
-use pieces::{Free, Notice, Pieces, Place};
+use pieces::{Free, Notice, Pieces, Place, WindowId};
+use shared::{Changes, Shared};
+use slots::Session;
 pub use slots::SlotProof;
-use slots::{Session, SlotLink};
+use succession::Window;
 
-/// Time between two attempts to get a window, and the longest after some.
-const RETRY: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a ring that lies in a window, at most: all of a host's lanes lie in one slot.
 const RING_BYTES_MAX: u32 = 256 * 1024;
+/// Time between two looks at what is retired, and at who is apart.
+const LOOK: Duration = Duration::from_nanos(BEAT_NS);
 
 /// A window's slot, as it is told to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
     /// Of the window: random.
-    pub id: [u64; 2],
+    pub id: WindowId,
     pub slot: u32,
     /// Which kernel the host runs, since it was booted.
     pub kernel: KernelId,
@@ -72,58 +70,19 @@ pub struct Windows {
     proofs: Vec<(PeerName, SlotProof)>,
     /// Said beside those of [`Pieces`].
     released: Vec<Notice>,
-}
-
-#[derive(Debug)]
-struct Window {
-    choice: Choice,
-    /// After a failure: when to try again.
-    retry_at: Option<Instant>,
-    retry: Duration,
-    shared: Option<Shared>,
-}
-
-/// Memory that was got.
-#[derive(Debug)]
-struct Shared {
-    memory: Fd,
-    region: Region,
-    claim: Option<Claim>,
-    held: Option<Held>,
-    /// Nothing to do before.
-    due: Instant,
-}
-
-#[derive(Debug)]
-struct Held {
-    hold: Hold,
-    ledger: Ledger,
-    /// By slot.
-    links: HashMap<u32, SlotLink>,
-}
-
-/// What has become of a window.
-#[derive(Debug, Default)]
-struct Changes {
-    /// This host has another slot.
-    is_new: bool,
-    /// Slots with which the link has come up.
-    met: Vec<u32>,
+    apart: HashMap<PeerName, Apart>,
+    look_at: Instant,
 }
 
 impl Windows {
     /// Gets none yet. `name` is this host's, for people.
     pub fn new(choices: &[Choice], name: &str, ring_bytes: u32) -> Windows {
-        let all = choices.iter().map(|choice| Window {
-            choice: choice.clone(),
-            retry_at: Some(Instant::now()),
-            retry: RETRY,
-            shared: None,
-        });
+        let started = Instant::now();
+        let all = choices.iter().map(|choice| Window::new(choice, started));
         Windows {
             all: all.collect(),
             name: name.to_owned(),
-            started: Instant::now(),
+            started,
             ring_bytes: ring_bytes.min(RING_BYTES_MAX),
             users: HashMap::new(),
             sessions: HashMap::new(),
@@ -133,52 +92,76 @@ impl Windows {
             leaving: Leaving::new(),
             proofs: Vec::new(),
             released: Vec::new(),
+            apart: HashMap::new(),
+            look_at: started,
         }
     }
 
     /// When [`Windows::turn`] has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let due = |window: &Window| match &window.shared {
-            Some(shared) => Some(shared.due),
-            None => window.retry_at,
-        };
-        let all = self.all.iter().filter_map(due);
+        let all = self.all.iter().filter_map(Window::next_deadline);
         all.chain(self.leaving.next_deadline()).min()
     }
 
-    /// Claims, beats, and looks after peers. Whether peers are to be told of a new seat.
+    /// Claims, beats, and looks after servers and peers. Whether peers are to be told of a new seat.
     pub fn turn(&mut self, now: Instant) -> bool {
         let now_ns = self.ns(now);
         self.give_back(now, false);
-        let mut is_new = false;
-        for at in 0..self.all.len() {
-            let changes = self.all[at].turn(now, now_ns, &self.name);
-            is_new |= changes.is_new;
-            for slot in changes.met {
-                self.met(at, slot);
-            }
+        let mut changes = Changes::default();
+        for window in &mut self.all {
+            window.turn(now, now_ns, &self.name, &mut changes);
         }
-        if is_new {
+        for (id, slot) in changes.met {
+            self.met(id, slot);
+        }
+        if changes.is_new {
             self.call_all();
         }
-        is_new
+        // Memory is beaten in as often.
+        if self.look_at <= now {
+            self.look_at = now + LOOK;
+            self.retire(now);
+            self.look_for_strangers(now);
+        }
+        changes.is_new
+    }
+
+    /// Has what lies in retired memory end, and gives back the memory where all has.
+    fn retire(&mut self, now: Instant) {
+        let all = &self.all;
+        if !all.iter().any(Window::has_retired) {
+            return;
+        }
+        self.pieces.retire(|place, peer| {
+            let window = all.get(place.window);
+            window.is_some_and(|window| {
+                let newest = window.place(place.window, peer).map(|it| it.id);
+                window.is_retired(place.id) && newest != Some(place.id)
+            })
+        });
+        self.sweep();
+        let (pieces, leaving) = (&self.pieces, &self.leaving);
+        for (at, window) in self.all.iter_mut().enumerate() {
+            window.give_back(now, |id| pieces.is_in(at, id) || leaving.is_in(at, id));
+        }
     }
 
     fn ns(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.started).as_nanos() as u64
     }
 
-    /// This host's slots.
+    /// This host's slots, those in retired memory last: a peer hears of so many.
     pub fn seats(&self) -> Vec<Seat> {
-        let shared = self.all.iter().filter_map(|window| window.shared.as_ref());
         let seat = |it: &Shared| {
             Some(Seat {
-                id: it.region.header().id,
+                id: it.id(),
                 slot: it.held.as_ref()?.hold.slot(),
                 kernel: self.kernel,
             })
         };
-        shared.filter_map(seat).collect()
+        let present = self.all.iter().filter_map(|window| window.all().next());
+        let retired = self.all.iter().flat_map(|window| window.all().skip(1));
+        present.chain(retired).filter_map(seat).collect()
     }
 
     /// The program's user.
@@ -188,22 +171,24 @@ impl Windows {
 
     /// Where pieces of this program and that peer's can lie.
     fn common(&self, client: ClientId, name: &PeerName) -> Option<Place> {
+        self.common_in(client, |at, window| window.place(at, name))
+    }
+
+    /// Where the window is for this program's user.
+    fn common_in(
+        &self,
+        client: ClientId,
+        place: impl Fn(usize, &Window) -> Option<Place>,
+    ) -> Option<Place> {
         let user = self.users.get(&client)?;
-        let mut all = self.all.iter().enumerate();
-        all.find_map(|(at, window)| {
-            let shared = window.shared.as_ref()?;
-            let held = shared.held.as_ref()?;
-            let mut links = held.links.iter();
-            let is_its = |it: &SlotLink| it.holder.as_ref() == Some(name) && it.link.is_up();
-            let (slot, _) = links.find(|(_, it)| is_its(it))?;
-            let place = Place {
-                window: at,
-                own: held.hold.slot(),
-                slot: *slot,
-                id: shared.region.header().id,
-            };
-            window.choice.is_for(*user).then_some(place)
-        })
+        let all = self.all.iter().enumerate();
+        let mut all = all.filter(|(_, window)| window.choice.is_for(*user));
+        all.find_map(|(at, window)| place(at, window))
+    }
+
+    /// The memory that this is a place in.
+    fn memory(&self, place: &Place) -> Option<&Shared> {
+        self.all.get(place.window)?.memory(place.id)
     }
 
     /// Whether connections of this program with that peer can lie in a window.
@@ -223,7 +208,7 @@ impl Windows {
     }
 
     fn lend_at(&mut self, place: Place, ends: (ClientId, &PeerName, u32)) -> Option<DirectLane> {
-        let shared = self.all.get_mut(place.window)?.shared.as_mut()?;
+        let shared = self.all.get_mut(place.window)?.memory_mut(place.id)?;
         let view = shared.region.view(place.own);
         let ledger = &mut shared.held.as_mut()?.ledger;
         self.pieces
@@ -245,12 +230,11 @@ impl Windows {
         name: &PeerName,
         loan: &Loan,
     ) -> Result<DirectLane, Option<&'static str>> {
-        let place = self.common(client, name).ok_or(None)?;
-        let shared = self.all.get(place.window).and_then(|it| it.shared.as_ref());
-        let header = *shared.ok_or(None)?.region.header();
-        if header.id != loan.window {
-            return Err(None);
-        }
+        // The lender may have seen before this host that both share newer memory, or after it.
+        let there = |at, window: &Window| window.memory(loan.window)?.place(at, name);
+        let place = self.common_in(client, there).ok_or(None)?;
+        let shared = self.memory(&place).ok_or(None)?;
+        let header = *shared.region.header();
         self.pieces
             .borrow(&header.geometry, place, (client, name), loan)
             .map_err(Some)
@@ -263,8 +247,7 @@ impl Windows {
     pub fn given(&self, lane: &DirectLane) -> Result<Given, Errno> {
         let found = self.pieces.find(lane);
         let (place, at, geometry, given) = found.ok_or(Errno::INVAL)?;
-        let shared = self.all.get(place.window).and_then(|it| it.shared.as_ref());
-        let shared = shared.ok_or(Errno::INVAL)?;
+        let shared = self.memory(&place).ok_or(Errno::INVAL)?;
         let slot = if lane.is_lender {
             place.own
         } else {
@@ -356,9 +339,8 @@ impl Windows {
             if piece.is_lender && !is_told {
                 return true;
             }
-            let shared = all
-                .get(piece.place.window)
-                .and_then(|it| it.shared.as_ref());
+            let window = all.get(piece.place.window);
+            let shared = window.and_then(|it| it.memory(piece.place.id));
             shared.is_some_and(|shared| {
                 let range = shared.range(piece.slot(), piece.at, piece.bytes);
                 leaving::is_mapped(shared.memory.raw(), &range)
@@ -370,7 +352,7 @@ impl Windows {
                 continue;
             }
             let window = all.get_mut(free.place.window);
-            let Some(shared) = window.and_then(|it| it.shared.as_mut()) else {
+            let Some(shared) = window.and_then(|it| it.memory_mut(free.place.id)) else {
                 continue;
             };
             let held = shared.held.as_mut();
@@ -383,23 +365,26 @@ impl Windows {
         }
     }
 
-    /// For the status: path, slot, hosts with a link, lanes, bytes lent and in all.
+    /// For the status.
     pub fn report(&self) -> Vec<WindowReport> {
-        let report = |(at, window): (usize, &Window)| {
-            let shared = window.shared.as_ref();
-            let held = shared.and_then(|it| it.held.as_ref());
-            let (lent_bytes, bytes) = held.map_or((0, 0), |held| held.ledger.bytes());
-            let links = held.into_iter().flat_map(|held| held.links.values());
-            WindowReport {
-                path: window.choice.path.clone(),
-                slot: held.map(|held| held.hold.slot()),
-                peers: links
-                    .filter(|known| known.link.is_up())
-                    .filter_map(|known| known.holder.as_ref().map(ToString::to_string))
-                    .collect(),
-                lanes: self.pieces.lanes_in(at),
+        let memory = |at: usize, shared: &Shared| {
+            let ledger = shared.held.as_ref().map(|held| &held.ledger);
+            let (lent_bytes, bytes) = ledger.map_or((0, 0), |ledger| ledger.bytes());
+            MemoryReport {
+                slot: shared.held.as_ref().map(|held| held.hold.slot()),
+                peers: shared.holders().map(|(_, it)| it.to_string()).collect(),
+                lanes: self.pieces.lanes_in(at, shared.id()),
                 lent_bytes,
                 bytes,
+            }
+        };
+        let report = |(at, window): (usize, &Window)| {
+            let mut all = window.all().map(|shared| memory(at, shared));
+            WindowReport {
+                path: window.choice.path.clone(),
+                state: window.state(),
+                present: all.next().unwrap_or_default(),
+                retired: all.collect(),
             }
         };
         self.all.iter().enumerate().map(report).collect()
@@ -421,6 +406,19 @@ pub struct Given {
 #[derive(Debug, serde::Serialize)]
 pub struct WindowReport {
     pub path: PathBuf,
+    /// `no memory`; `served`; `no server`, while this host stays in the memory that it has; `device`.
+    pub state: &'static str,
+    /// The memory that new lanes lie in.
+    #[serde(flatten)]
+    pub present: MemoryReport,
+    /// Memories before it, which somebody still uses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub retired: Vec<MemoryReport>,
+}
+
+/// One memory of a window, for people.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct MemoryReport {
     /// This host's; none while it has none.
     pub slot: Option<u32>,
     /// Hosts that share it, and answer.
@@ -430,103 +428,6 @@ pub struct WindowReport {
     /// Of this host's slot: in the hands of programs, and in all.
     pub lent_bytes: u64,
     pub bytes: u64,
-}
-
-impl Window {
-    fn turn(&mut self, now: Instant, now_ns: u64, name: &str) -> Changes {
-        if self.shared.is_none() && self.retry_at.is_some_and(|at| at <= now) {
-            match open(&self.choice.path, name) {
-                Ok(shared) => {
-                    self.shared = Some(shared);
-                    self.retry = RETRY;
-                }
-                Err(why) => {
-                    let path = self.choice.path.display();
-                    // Said once, and then whenever it is asked for.
-                    if self.retry == RETRY {
-                        tracing::warn!(reason = %why, "no window at {path}: {why}");
-                    }
-                    self.retry_at = Some(now + self.retry);
-                    self.retry = (2 * self.retry).min(RETRY_MAX);
-                }
-            }
-        }
-        let Some(shared) = &mut self.shared else {
-            return Changes::default();
-        };
-        if shared.due > now {
-            return Changes::default();
-        }
-        shared.due = now + Duration::from_nanos(BEAT_NS);
-        shared.turn(now, now_ns, &self.choice.path, name)
-    }
-}
-
-impl Shared {
-    /// Where bytes of a slot are in the memory.
-    fn range(&self, slot: u32, at: u64, bytes: u64) -> Range<u64> {
-        let start = self.region.header().geometry.slot_at(slot) + at;
-        start..start + bytes
-    }
-
-    fn turn(&mut self, now: Instant, now_ns: u64, path: &Path, name: &str) -> Changes {
-        let mut changes = Changes::default();
-        let path = path.display();
-        if let Some(claim) = &mut self.claim {
-            return match claim.poll(&self.region, now_ns) {
-                Claimed::Held(hold) => {
-                    let slot = hold.slot();
-                    let ledger = Ledger::open(&self.region.view(slot), self.region.header(), slot);
-                    tracing::info!("slot {slot} of the window {path}");
-                    self.claim = None;
-                    self.held = Some(Held {
-                        hold,
-                        ledger,
-                        links: HashMap::new(),
-                    });
-                    changes.is_new = true;
-                    changes
-                }
-                Claimed::Wait { until_ns } => {
-                    let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns));
-                    self.due = now + wait.max(Duration::from_millis(1));
-                    changes
-                }
-            };
-        }
-        let Some(held) = &mut self.held else {
-            return changes;
-        };
-        if held.hold.beat(&self.region).is_err() {
-            // Stopped for too long. What was lent stays so in the ledger that the next holder finds.
-            tracing::warn!("another host has this one's slot of the window {path}");
-            self.held = None;
-            self.claim = claim(name);
-            self.due = now;
-            return changes;
-        }
-        let me = held.hold.slot();
-        let view = self.region.view(me);
-        for (slot, known) in &mut held.links {
-            known.link.beat(&view);
-            match known.link.poll(&view, now_ns) {
-                Some(Event::Up { .. }) => changes.met.push(*slot),
-                Some(Event::OtherVersion(version)) => {
-                    tracing::warn!("slot {slot} of the window {path} is used by version {version}");
-                }
-                Some(Event::Down(why)) => {
-                    if let Some(name) = known.holder.take() {
-                        tracing::info!(peer = %name, reason = %why, "{name}, window {path}: {why}");
-                    }
-                    if let Some(link) = call(&self.region, me, *slot) {
-                        known.link = link;
-                    }
-                }
-                None => {}
-            }
-        }
-        changes
-    }
 }
 
 /// Of this host. Where it is not known nobody's is the same.
@@ -541,53 +442,4 @@ fn kernel_id() -> KernelId {
             generation().unwrap_or_default(),
         ],
     }
-}
-
-fn claim(name: &str) -> Option<Claim> {
-    Some(Claim::new(generation().ok()?, name, None))
-}
-
-fn call(region: &Region, me: u32, slot: u32) -> Option<Link> {
-    let view = region.view(me);
-    Some(Link::new(Pair::new(me, slot), generation().ok()?, &view))
-}
-
-/// Of the server behind a socket, or of a device that a guest has.
-fn memory(path: &Path) -> Result<Fd, String> {
-    let is_socket = std::fs::metadata(path).map(|it| it.file_type().is_socket());
-    if is_socket.map_err(|error| error.to_string())? {
-        let client = Client::connect(path).map_err(|error| error.to_string())?;
-        let memory = sluice_sys::unix::duplicate(client.memory().as_raw_fd());
-        return memory.map_err(|error| error.to_string());
-    }
-    let source = Source::open(path).map_err(|error| error.to_string())?;
-    sluice_sys::unix::duplicate(source.fd()).map_err(|error| error.to_string())
-}
-
-fn open(path: &Path, name: &str) -> Result<Shared, String> {
-    let memory = memory(path)?;
-    // Programs map it: nobody may be able to make it shorter under them.
-    let stat = memfd::check_lasting(memory.raw(), 1).map_err(|_| {
-        "its memory is neither sealed nor a PCI device's: use `sluice window serve`, in a guest the \
-         device's resource2"
-            .to_owned()
-    })?;
-    // As it is for each program: without, nobody knows when a piece is free again.
-    leaving::descriptor(memory.raw(), &(0..stat.bytes)).map_err(|error| {
-        format!("its memory cannot be opened again (/proc has to be mounted): {error}")
-    })?;
-    let bytes = usize::try_from(stat.bytes).map_err(|error| error.to_string())?;
-    let mapping = Mapping::shared(memory.raw(), bytes, Access::ReadWrite)
-        .map_err(|error| error.to_string())?;
-    let region = Region::of(mapping).map_err(|error| error.to_string())?;
-    if region.header().kind != Kind::Coherent {
-        return Err("its caches do not agree, so no connection can lie in it".to_owned());
-    }
-    Ok(Shared {
-        memory,
-        region,
-        claim: Some(claim(name).ok_or("no random numbers")?),
-        held: None,
-        due: Instant::now(),
-    })
 }

@@ -24,6 +24,9 @@ const NUMBER_MASK: u32 = NUMBER_BIT - 1;
 /// Pieces that one peer can have us know of.
 const BORROWED_MAX: usize = 4096;
 
+/// The random number of a window, which each memory has for itself.
+pub type WindowId = [u64; 2];
+
 /// Where the slots of a piece are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -32,7 +35,8 @@ pub struct Place {
     /// This host's slot, and the peer's.
     pub own: u32,
     pub slot: u32,
-    pub id: [u64; 2],
+    /// Which of the window's memories.
+    pub id: WindowId,
 }
 
 /// A lane of a piece.
@@ -48,7 +52,7 @@ pub struct DirectLane {
 /// A lane, as its lender tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loan {
-    pub window: [u64; 2],
+    pub window: WindowId,
     /// The lender's number of the piece.
     pub piece: u32,
     /// Where it begins, from the start of the lender's slot.
@@ -124,7 +128,7 @@ struct Piece {
     given: bool,
     /// See [`Free::is_released`].
     is_released: bool,
-    /// One of the two programs is gone.
+    /// One of the two programs is gone, or the memory is retired: no more lanes of it are lent.
     is_widowed: bool,
     /// Nobody says any more what the peer's programs use.
     is_orphan: bool,
@@ -513,11 +517,30 @@ impl Pieces {
         std::mem::take(&mut self.free)
     }
 
-    /// Lanes of this window that programs here use.
-    pub fn lanes_in(&self, window: usize) -> u32 {
-        let all = self.all.values().filter(|it| it.place.window == window);
-        let used = all.flat_map(|piece| &piece.ours).filter(|held| **held);
-        used.count() as u32
+    /// Lanes of this memory of a window that programs here use.
+    pub fn lanes_in(&self, window: usize, id: WindowId) -> u32 {
+        let used = self.pieces_in(window, id).flat_map(|piece| &piece.ours);
+        used.filter(|held| **held).count() as u32
+    }
+
+    /// Whether there is a piece in this memory of a window.
+    pub fn is_in(&self, window: usize, id: WindowId) -> bool {
+        self.pieces_in(window, id).next().is_some()
+    }
+
+    fn pieces_in(&self, window: usize, id: WindowId) -> impl Iterator<Item = &Piece> {
+        let is_there = move |piece: &&Piece| (piece.place.window, piece.place.id) == (window, id);
+        self.all.values().filter(is_there)
+    }
+
+    /// No more lanes of pieces like that are lent: each goes back when its last lane is over.
+    pub fn retire(&mut self, is_retired: impl Fn(&Place, &PeerName) -> bool) {
+        for number in self.numbers(|it| it.is_lender && is_retired(&it.place, &it.peer)) {
+            if let Some(piece) = self.all.get_mut(&number) {
+                piece.is_widowed = true;
+            }
+            self.bury(number);
+        }
     }
 }
 

@@ -4,12 +4,22 @@
 //! the memory cannot pass on what it heard from the host that has it. There is one link for each slot, whoever claims
 //! it, and one holder at most.
 
+use std::path::Path;
+use std::time::Instant;
+
 use sluice_peering::config::window::WINDOWS_MAX;
 use sluice_peering::{Binding, PROOF_BYTES};
-use sluice_window::link::Link;
+use sluice_window::header::Header;
 
-use super::{Seat, Shared, Window, Windows, call};
+use super::apart::{Standing, Tell};
+use super::pieces::WindowId;
+use super::shared::Shared;
+use super::succession::{self, MEMORIES_MAX, Window};
+use super::{Seat, Windows};
 use crate::peer::PeerName;
+
+/// Slots that a peer can claim.
+const CLAIMS_MAX: usize = WINDOWS_MAX * MEMORIES_MAX;
 
 /// Before what a code is of.
 const LABEL: &[u8] = b"sluice slot of a window\0";
@@ -18,7 +28,7 @@ const LABEL: &[u8] = b"sluice slot of a window\0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotProof {
     /// Of the window.
-    pub id: [u64; 2],
+    pub id: WindowId,
     /// The slot of the host that says it.
     pub slot: u32,
     pub code: [u8; PROOF_BYTES],
@@ -29,8 +39,10 @@ pub struct SlotProof {
 pub(super) struct Session {
     /// None with a daemon that proves nothing.
     binding: Option<Binding>,
-    /// One for each window.
+    /// One for each memory, the last one said last.
     claims: Vec<Claim>,
+    /// It has ended, and the next one has not begun.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -42,16 +54,8 @@ struct Claim {
     told: Option<(u64, u64)>,
 }
 
-/// The link with whoever has a slot.
-#[derive(Debug)]
-pub(super) struct SlotLink {
-    pub link: Link,
-    /// Who has proven that the slot is its own, since the link is up.
-    pub holder: Option<PeerName>,
-}
-
 /// What a code is of: the window, and slot and generation of who says it, then of who hears it.
-fn statement(id: [u64; 2], from: (u32, u64), to: (u32, u64)) -> Vec<u8> {
+fn statement(id: WindowId, from: (u32, u64), to: (u32, u64)) -> Vec<u8> {
     let mut said = LABEL.to_vec();
     said.extend(id.into_iter().flat_map(u64::to_be_bytes));
     for (slot, generation) in [from, to] {
@@ -68,9 +72,16 @@ impl Windows {
         self.release(name, |_| true);
         let session = Session {
             binding,
-            claims: Vec::new(),
+            ..Session::default()
         };
         self.sessions.insert(name.clone(), session);
+    }
+
+    /// The session with a peer has ended. What it has said counts until the next one.
+    pub fn peer_down(&mut self, name: &PeerName) {
+        if let Some(session) = self.sessions.get_mut(name) {
+            session.is_over = true;
+        }
     }
 
     /// The peer's daemon is another one than before: its claims are nobody's.
@@ -85,6 +96,7 @@ impl Windows {
     pub fn forget(&mut self, name: &PeerName) {
         self.peer_lost(name);
         self.sessions.remove(name);
+        self.apart.remove(name);
     }
 
     /// A peer says that a slot is its own.
@@ -96,8 +108,14 @@ impl Windows {
         let known = session.claims.iter().find(|it| it.seat.id == seat.id);
         if known.is_none_or(|known| known.seat.slot != seat.slot) {
             session.claims.retain(|it| it.seat.id != seat.id);
-            if session.claims.len() >= WINDOWS_MAX {
-                return;
+            if session.claims.len() >= CLAIMS_MAX {
+                // Of memories that this host has not one is as good as the other: the peer has left the older ones.
+                let is_ours = |id| self.all.iter().any(|window| window.memory(id).is_some());
+                let mut claims = session.claims.iter();
+                let Some(oldest) = claims.position(|it| !is_ours(it.seat.id)) else {
+                    return;
+                };
+                session.claims.remove(oldest);
             }
             session.claims.push(Claim {
                 seat,
@@ -135,11 +153,7 @@ impl Windows {
     }
 
     /// The link with a slot is up: who claims it is told so, and may have proven it already.
-    pub(super) fn met(&mut self, at: usize, slot: u32) {
-        let shared = self.all.get(at).and_then(|window| window.shared.as_ref());
-        let Some(id) = shared.map(|shared| shared.region.header().id) else {
-            return;
-        };
+    pub(super) fn met(&mut self, id: WindowId, slot: u32) {
         let claims = |session: &Session| {
             let mut claims = session.claims.iter();
             claims.any(|it| (it.seat.id, it.seat.slot) == (id, slot))
@@ -152,32 +166,14 @@ impl Windows {
 
     /// Has a link with the slot that a peer claims.
     fn call_slot(&mut self, seat: Seat) {
-        let Some(shared) = find(&mut self.all, seat.id).and_then(|it| it.shared.as_mut()) else {
-            return;
-        };
-        let hosts = shared.region.header().geometry.hosts();
-        let Some(held) = &mut shared.held else {
-            return;
-        };
-        let me = held.hold.slot();
-        let is_other = seat.slot < hosts && seat.slot != me;
-        if !is_other || held.links.contains_key(&seat.slot) {
-            return;
-        }
-        if let Some(link) = call(&shared.region, me, seat.slot) {
-            let holder = None;
-            held.links.insert(seat.slot, SlotLink { link, holder });
-            shared.due = std::time::Instant::now();
+        if let Some((_, shared)) = find(&mut self.all, seat.id) {
+            shared.call(seat.slot);
         }
     }
 
     /// A peer holds no slot any more of windows like that.
-    fn release(
-        &mut self,
-        name: &PeerName,
-        is_its: impl Fn(&sluice_window::header::Header) -> bool,
-    ) {
-        let shared = self.all.iter_mut().filter_map(|it| it.shared.as_mut());
+    fn release(&mut self, name: &PeerName, is_its: impl Fn(&Header) -> bool) {
+        let shared = self.all.iter_mut().flat_map(Window::all_mut);
         for shared in shared.filter(|it| is_its(it.region.header())) {
             let links = shared.held.iter_mut().flat_map(|it| it.links.values_mut());
             for link in links.filter(|it| it.holder.as_ref() == Some(name)) {
@@ -186,9 +182,48 @@ impl Windows {
         }
     }
 
+    /// Tells people of peers that lie in other memory than this host.
+    pub(super) fn look_for_strangers(&mut self, now: Instant) {
+        let ours = || self.all.iter().flat_map(Window::all);
+        let has_slot = |window: &&Window| window.all().any(|shared| shared.held.is_some());
+        let Some(own) = self.all.iter().find(has_slot) else {
+            return;
+        };
+        let is_alone = ours().all(|shared| shared.holders().next().is_none());
+        for (name, session) in &self.sessions {
+            let is_ours = |it: &Claim| ours().any(|shared| shared.id() == it.seat.id);
+            let has_ours = session.claims.iter().any(is_ours);
+            let strange = session.claims.last().filter(|_| !has_ours);
+            let standing = if ours().any(|shared| shared.has(name)) {
+                Standing::Together
+            } else if strange.is_some() && !session.is_over {
+                Standing::Apart
+            } else {
+                Standing::Unknown
+            };
+            let known = self.apart.entry(name.clone()).or_default();
+            let (Some(tell), Some(strange)) = (known.look(standing, is_alone, now), strange) else {
+                continue;
+            };
+            let ids = own.all().map(|shared| succession::text(shared.id()));
+            let what = format!(
+                "{name} is in a window's memory {}, and this host is not: its window {} has {}. Connections with \
+                 {name} have no lanes there. If the two are to share a window, restart the sluiced that has been \
+                 running since before `sluice window serve` was started anew",
+                succession::text(strange.seat.id),
+                own.choice.path.display(),
+                ids.collect::<Vec<_>>().join(", "),
+            );
+            match tell {
+                Tell::Warning => tracing::warn!(peer = %name, "{what}"),
+                Tell::Remark => tracing::info!(peer = %name, "{what}"),
+            }
+        }
+    }
+
     /// Says to a peer what proves this host's slot, if it has not heard that yet, and looks at what the peer has
     /// said of its own.
-    fn tell_and_check(&mut self, name: &PeerName, id: [u64; 2]) {
+    fn tell_and_check(&mut self, name: &PeerName, id: WindowId) {
         let Some(session) = self.sessions.get_mut(name) else {
             return;
         };
@@ -196,10 +231,10 @@ impl Windows {
         let (Some(binding), Some(claim)) = (binding, session.claim_mut(id)) else {
             return;
         };
-        let Some(window) = find(&mut self.all, id) else {
+        let Some((path, shared)) = find(&mut self.all, id) else {
             return;
         };
-        let Some(held) = window.shared.as_mut().and_then(|it| it.held.as_mut()) else {
+        let Some(held) = &mut shared.held else {
             return;
         };
         let (me, slot) = (held.hold.slot(), claim.seat.slot);
@@ -219,7 +254,7 @@ impl Windows {
         if !claim.code.is_some_and(|code| binding.is_code(&said, &code)) {
             return;
         }
-        let path = window.choice.path.display();
+        let path = path.display();
         match &known.holder {
             Some(holder) if holder == name => {}
             Some(holder) => {
@@ -236,16 +271,15 @@ impl Windows {
 }
 
 impl Session {
-    fn claim_mut(&mut self, id: [u64; 2]) -> Option<&mut Claim> {
+    fn claim_mut(&mut self, id: WindowId) -> Option<&mut Claim> {
         self.claims.iter_mut().find(|it| it.seat.id == id)
     }
 }
 
-/// The window of that number.
-fn find(all: &mut [Window], id: [u64; 2]) -> Option<&mut Window> {
-    let is_it = |shared: &Shared| shared.region.header().id == id;
-    all.iter_mut()
-        .find(|window| window.shared.as_ref().is_some_and(is_it))
+/// The memory of that number, and the path of its window.
+fn find(all: &mut [Window], id: WindowId) -> Option<(&Path, &mut Shared)> {
+    let window = all.iter_mut().find(|window| window.memory(id).is_some())?;
+    window.memory_and_path(id)
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ fn lanes_that_are_not_there_are_returned_in_vain() {
         lender.pieces.returned(&peer, number, at);
     }
     lender.pieces.withdrawn(&peer, lane.number);
-    assert_eq!(lender.pieces.lanes_in(0), 1);
+    assert_eq!(lender.pieces.lanes_in(0, lender.region.header().id), 1);
 }
 
 #[test]

@@ -5,16 +5,16 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use sluice_peering::config::window::Window as Choice;
-use sluice_shmem::mapping::{Access, Mapping};
-use sluice_sys::memfd::{self, SEAL_GROW, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
-use sluice_window::Kind;
-use sluice_window::region::Region;
 
+use super::super::fake;
+use super::super::pieces::Notice;
+use super::super::server::Origin;
 use super::*;
 use crate::matching::ClientId;
 
-const BYTES: usize = 4 << 20;
+mod succession;
+
 const USER: u32 = 7;
 const CLIENT: ClientId = 3;
 /// The one that has no window.
@@ -33,14 +33,10 @@ struct Lab {
 
 impl Lab {
     fn new() -> Lab {
-        let memory = memfd::create(c"sluice-test").expect("memory");
-        memfd::set_len(memory.raw(), BYTES as u64).expect("a size");
-        memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW).expect("seals");
-        let mapping = Mapping::shared(memory.raw(), BYTES, Access::ReadWrite).expect("a mapping");
-        let region = Region::format(mapping, 4, Kind::Coherent, true).expect("a window");
+        let memory = fake::memory();
         Lab {
+            id: id_of(&memory),
             memory,
-            id: region.header().id,
             hosts: HashMap::new(),
             now: Instant::now(),
             sessions: 0,
@@ -121,16 +117,35 @@ impl Lab {
                     None => self.heard.push((from, proof)),
                 }
             }
+            self.say_notices(from);
+        }
+    }
+
+    fn windows(&mut self, host: &str) -> &mut Windows {
+        self.hosts.get_mut(host).expect("a host")
+    }
+
+    fn say_notices(&mut self, from: &str) {
+        let name: PeerName = from.into();
+        for notice in self.windows(from).take_notices() {
+            match notice {
+                Notice::Program(..) => {}
+                Notice::Returned(to, piece, lane) => {
+                    self.windows(&to).returned(&name, piece, lane);
+                }
+                Notice::Gone(to, client) => self.windows(&to).foreign_gone(&name, client),
+                Notice::Withdrawn(to, piece) => self.windows(&to).withdrawn(&name, piece),
+                Notice::Released(to, piece) => self.windows(&to).released(&name, piece),
+            }
         }
     }
 
     /// What `host` believes: which slots are whose.
     fn holders(&self, host: &str) -> Vec<(u32, String)> {
-        let shared = self.hosts[host].all[0].shared.as_ref();
-        let links = &shared.expect("memory").held.as_ref().expect("a slot").links;
-        let up = links.iter().filter(|(_, it)| it.link.is_up());
-        let mut holders: Vec<(u32, String)> = up
-            .filter_map(|(slot, it)| Some((*slot, it.holder.as_ref()?.to_string())))
+        let shared = self.hosts[host].all[0].all().next().expect("memory");
+        let holders = shared.holders();
+        let mut holders: Vec<(u32, String)> = holders
+            .map(|(slot, name)| (slot, name.to_string()))
             .collect();
         holders.sort();
         holders
@@ -170,6 +185,11 @@ impl Lab {
         let windows = self.hosts.get_mut(host).expect("a host");
         windows.heard_proof(&M.into(), proof);
     }
+}
+
+fn id_of(memory: &Fd) -> WindowId {
+    let shared = Shared::open(fake::same(memory), Origin::Server, "");
+    shared.expect("a window").id()
 }
 
 fn binding(number: u8) -> Binding {
@@ -293,7 +313,7 @@ fn two_peers_never_hold_one_slot() {
     let (v, b) = (lab.slot("v"), lab.slot("b"));
     let windows = lab.hosts.get_mut("v").expect("a host");
     windows.peer_up(&M.into(), Some(binding(99)));
-    let shared = windows.all[0].shared.as_ref().expect("memory");
+    let shared = windows.all[0].all().next().expect("memory");
     let link = &shared.held.as_ref().expect("a slot").links[&b].link;
     let (ours, theirs) = link.generations().expect("it is up");
     let said = statement(lab.id, (b, theirs), (v, ours));
