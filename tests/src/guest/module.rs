@@ -178,8 +178,11 @@ pub fn image(modules: &[PathBuf], agent: &Path, prelude: &str, script: &str) -> 
 }
 
 /// What kernels of guests are told. Where all guests' processors have to wait for ours, timers come late, and
-/// a kernel that looks whether they come panics.
-pub const PATIENT: &str = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check";
+/// a kernel that looks whether they come panics. One that compares its clocks finds them apart, gives the TSC up, and
+/// patches its own code for that; the emulator may then run what it translated just before
+/// ([`super::machine`], `STALE_BREAKPOINT`).
+pub const PATIENT: &str =
+    "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=reliable";
 
 /// A machine with that kernel and image, this machine's file system to read, and its console at its
 /// standard streams. What it is, its memory and its processors are the caller's to say.
