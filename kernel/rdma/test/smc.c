@@ -204,19 +204,16 @@ static bool say_one(const struct nlmsghdr *header, uint64_t inode)
 	return true;
 }
 
-/* By what the bytes of a connection go, as the kernel says it. */
-static void say_mode(int fd)
+/* Whether a dump of all sockets has this one. Where others come or go meanwhile it may be there twice, or not at all. */
+static bool dump_has(int diag, uint64_t inode)
 {
 	struct smc_diag_req request = {
 		.diag_family = AF_SMC,
 		.diag_ext = 1 << (SMC_DIAG_LGRINFO - 1) | 1 << (SMC_DIAG_FALLBACK - 1),
 	};
-	int diag = netlink(NETLINK_SOCK_DIAG);
 	static struct message message;
 	bool was_said = false;
-	struct stat stat;
 
-	CHECK(!fstat(fd, &stat));
 	begin(&message, SOCK_DIAG_BY_FAMILY, NLM_F_DUMP);
 	add(&message, &request, sizeof(request));
 	CHECK(send(diag, &message, message.header.nlmsg_len, 0) > 0);
@@ -225,16 +222,25 @@ static void say_mode(int fd)
 		struct nlmsghdr *header;
 
 		for (header = &message.header; NLMSG_OK(header, bytes); header = NLMSG_NEXT(header, bytes)) {
-			if (header->nlmsg_type == NLMSG_DONE) {
-				CHECK(was_said);
-				fflush(stdout);
-				close(diag);
-				return;
-			}
+			if (header->nlmsg_type == NLMSG_DONE)
+				return was_said;
 			CHECK(header->nlmsg_type == SOCK_DIAG_BY_FAMILY);
-			was_said |= say_one(header, stat.st_ino);
+			was_said = was_said || say_one(header, inode);
 		}
 	}
+}
+
+/* By what the bytes of a connection go, as the kernel says it. */
+static void say_mode(int fd)
+{
+	int diag = netlink(NETLINK_SOCK_DIAG);
+	struct stat stat;
+
+	CHECK(!fstat(fd, &stat));
+	while (!dump_has(diag, stat.st_ino))
+		;
+	fflush(stdout);
+	close(diag);
 }
 
 /* What goes over a connection. */

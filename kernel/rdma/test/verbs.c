@@ -421,6 +421,7 @@ static void limits(struct end *a, struct end *b)
 {
 	struct rlimit limit = { 1 << 20, 1 << 20 };
 	struct ibv_mr *mrs[64];
+	uint8_t *pages = mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint32_t steps = 0;
 	int i;
 
@@ -436,7 +437,9 @@ static void limits(struct end *a, struct end *b)
 	for (i = 0; i < 64; i++)
 		CHECK(!ibv_dereg_mr(mrs[i]));
 	CHECK(!ibv_reg_mr(a->pd, a->bytes, 4096, ALL_ACCESS | IBV_ACCESS_ZERO_BASED));
-	CHECK(!ibv_reg_mr(a->pd, a->bytes + BYTES - 4096, 8192, ALL_ACCESS));
+	/* Nothing is mapped behind the first page. */
+	CHECK(pages != MAP_FAILED && !munmap(pages + 4096, 4096));
+	CHECK(!ibv_reg_mr(a->pd, pages, 2 * 4096, ALL_ACCESS) && errno == EFAULT);
 	CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit) && !setuid(65534));
 	CHECK(!ibv_reg_mr(a->pd, a->bytes, BYTES, ALL_ACCESS) && errno == ENOMEM);
 	puts("limits=ok");
