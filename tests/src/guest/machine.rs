@@ -17,8 +17,8 @@ const BOOTED: &str = "guest agent: here";
 
 /// What a kernel says that ran into a breakpoint of which nobody knows. It writes them over its own
 /// code when it patches that, and QEMU's processors may run what they translated just before the
-/// breakpoint was gone again: seen once in some thousand boots. Behind the boot the test has to run again
-/// (`crate::rerun::never`).
+/// breakpoint was gone again: seen once in some thousand boots. A test to which that happens
+/// after the boot is run again (`crate::rerun::never`).
 const STALE_BREAKPOINT: &str = "int3: 0000 [#1]";
 
 /// A running machine. Dropping it switches it off.

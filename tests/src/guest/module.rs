@@ -178,8 +178,8 @@ pub fn image(modules: &[PathBuf], agent: &Path, prelude: &str, script: &str) -> 
 }
 
 /// What kernels of guests are told. Where all guests' processors have to wait for ours, timers come late, and
-/// a kernel that looks whether they come panics. One that compares its clocks finds them apart, gives the TSC up, and
-/// patches its own code for that; the emulator may then run what it translated just before
+/// a kernel that looks whether they come panics. A kernel that compares its clocks finds that they differ, stops using
+/// the TSC, and patches its own code for that. The emulator may then run code that it translated before
 /// ([`super::machine`], `STALE_BREAKPOINT`).
 pub const PATIENT: &str =
     "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=reliable";

@@ -101,10 +101,10 @@ fn complaint(words: &str) -> Option<&str> {
     known.or(warning).or(stack.then_some("Call Trace:"))
 }
 
-/// Where a kernel ended at a breakpoint that its memory does not have, what came before; else all of it. The emulator ran
-/// what it had translated before the kernel took the breakpoint away again: QEMU before 8.1 translates without the
-/// page's lock (its commit deba78709a). In a dump `<>` marks the byte behind the breakpoint, and the byte in front of
-/// that is what memory has.
+/// What was said before the emulator ended a guest's kernel by a fault of its own; all of it where that did not happen.
+/// The fault is a breakpoint that the guest's memory does not have: the emulator ran code that it had translated before
+/// the kernel took the breakpoint away. QEMU before 8.1 translates without the page's lock (its commit deba78709a).
+/// In a dump of the code, `<>` marks the byte behind the breakpoint; the byte in front of it is what memory has.
 fn before_emulators_end(words: &str) -> &str {
     let Some((before, dump)) = words.split_once("Oops: int3: 0000 [#1]") else {
         return words;

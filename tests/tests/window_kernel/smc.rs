@@ -32,8 +32,8 @@ fn smc(suite: &'static str) -> Verdict {
 /// RDMA device belong together by an entry of both in the kernel's table, of which there is one in each namespace
 /// for the former, and one in all for the latter.
 ///
-/// That the kernel's module `smc` can be unloaded in the end is not asked for. Where a connection is cut it may keep one of
-/// its sockets, on 6.1 and 6.12 in 5 of 30 runs beside a load, with no thread of its waiting and no device left.
+/// The script does not unload the kernel's own module `smc`. When a connection is cut, that module sometimes keeps one of
+/// its sockets: in 5 of 30 runs beside a load, on 6.1 and 6.12. No thread waited in the module then, and no device was left.
 const SCRIPT: &str = r#"
 both
 hosts
