@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use sluice_tests::job::Job;
+use sluice_tests::job::{Job, postgresql_folder};
 use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::programs::text;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial, until};
@@ -210,15 +210,8 @@ impl Database {
 
 /// Debian keeps them apart for each version; the newest.
 fn find_programs() -> Verdict<PathBuf> {
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
-    let newest = versions
-        .flatten()
-        .filter_map(|version| version.file_name().to_string_lossy().parse::<u32>().ok())
-        .max();
-    let path =
-        newest.map(|version| Path::new("/usr/lib/postgresql").join(format!("{version}/bin")));
-    match path {
-        Some(path) if path.join("postgres").is_file() => Ok(path),
-        _ => skip("PostgreSQL is not installed; run scripts/setup test"),
-    }
+    postgresql_folder().map_or_else(
+        || skip("PostgreSQL is not installed; run scripts/setup test"),
+        Ok,
+    )
 }

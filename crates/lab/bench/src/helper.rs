@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+mod busy;
 pub mod flow;
 mod memcpy;
 pub mod ping;
@@ -55,6 +56,19 @@ pub enum Helper {
         seconds: u32,
         pause_us: u64,
         address: Ipv4Addr,
+    },
+    /// Uses a processor at a nice level
+    #[command(hide = true)]
+    EndlessLoop { nice: u8 },
+    /// Echoes on any number of connections, with a thread for each
+    #[command(hide = true)]
+    RoundsServer { port: u16 },
+    /// Sends a message on each connection when the last one came back, with a thread for each; for so many seconds
+    #[command(hide = true)]
+    RoundsClient {
+        port: u16,
+        connections: u32,
+        seconds: u32,
     },
     /// Copies so many bytes again and again, for so many seconds
     #[command(hide = true)]
@@ -112,6 +126,13 @@ pub fn run(helper: &Helper) -> ExitCode {
             pause_us,
             address,
         } => ping::client((address, port), seconds, Duration::from_micros(pause_us)),
+        Helper::EndlessLoop { nice } => busy::endless_loop(nice),
+        Helper::RoundsServer { port } => busy::server(port),
+        Helper::RoundsClient {
+            port,
+            connections,
+            seconds,
+        } => busy::client(port, connections, seconds),
         Helper::Memcpy { bytes, seconds } => memcpy::run(bytes, seconds),
         Helper::StallReader { port, address } => stall::reader((address, port)),
         Helper::StallWriter {

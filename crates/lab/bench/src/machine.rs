@@ -141,7 +141,10 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         return installation::beside_sluice(name)
             .filter(|path| sluice_lab::job::is_executable(path));
     }
-    sluice_lab::job::find_program(name)
+    sluice_lab::job::find_program(name).or_else(|| {
+        let path = sluice_lab::job::postgresql_folder()?.join(name);
+        sluice_lab::job::is_executable(&path).then_some(path)
+    })
 }
 
 /// The line in which a program says its version.

@@ -217,6 +217,7 @@ fn verbs_options(args: &CommonArgs) -> Options {
     Options {
         variants: Vec::new(),
         brief: args.quick,
+        full: args.full,
         repetitions: args.reps.map_or(if args.full { 5 } else { 3 }, usize::from),
         seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
         redis_clients: Vec::new(),

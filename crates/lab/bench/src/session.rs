@@ -5,6 +5,7 @@ pub mod hosts;
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
@@ -34,7 +35,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 pub struct Session {
     // Dropped in this order: the daemon before the folder that holds its socket.
     daemon: Option<Process>,
-    scratch: Scratch,
+    scratch: Rc<Scratch>,
     sluice: PathBuf,
     /// This program, which is some of the small programs that are measured.
     bench: PathBuf,
@@ -42,11 +43,11 @@ pub struct Session {
     pub seconds: u32,
     /// How much later what is written to a window is seen, in nanoseconds, where a variant wants it.
     pub window_delay_ns: u32,
-    commands: RefCell<Vec<String>>,
+    commands: Rc<RefCell<Vec<String>>>,
     /// How many folders have got a number.
-    folders: Cell<u32>,
+    folders: Rc<Cell<u32>>,
     /// Ports given out, written as `$PORT` in the commands that the report shows.
-    ports: RefCell<Vec<u16>>,
+    ports: Rc<RefCell<Vec<u16>>>,
 }
 
 impl Session {
@@ -55,12 +56,8 @@ impl Session {
     pub fn start(sluice: &Path, seconds: u32, with_sluice: bool) -> Result<Self> {
         let bench = std::env::current_exe()
             .map_err(|error| BenchError::io("find the program of the benchmark", &error))?;
-        let scratch = Scratch::create()?;
-        let control = scratch.path().join("control");
-        fs::create_dir(&control)
-            .and_then(|()| fs::set_permissions(&control, private()))
-            .map_err(|error| BenchError::io("make the daemon's folder", &error))?;
-        let socket = control.join("control.sock");
+        let scratch = Rc::new(Scratch::create()?);
+        let socket = control_folder(&scratch, "control", private())?;
         let mut session = Self {
             daemon: None,
             scratch,
@@ -69,24 +66,46 @@ impl Session {
             socket,
             seconds,
             window_delay_ns: 0,
-            commands: RefCell::new(Vec::new()),
-            folders: Cell::new(0),
-            ports: RefCell::new(Vec::new()),
+            commands: Rc::default(),
+            folders: Rc::default(),
+            ports: Rc::default(),
         };
         if with_sluice {
-            session.start_daemon()?;
+            session.start_daemon(&[])?;
         }
         Ok(session)
     }
 
-    fn start_daemon(&mut self) -> Result<()> {
+    /// The same with a daemon of its own that serves programs of every user, if the variant needs one.
+    pub fn for_every_user(&self, variant: Variant) -> Result<Self> {
+        let name = format!("control-{}", self.next_number());
+        let mut session = Self {
+            daemon: None,
+            scratch: Rc::clone(&self.scratch),
+            sluice: self.sluice.clone(),
+            bench: self.bench.clone(),
+            socket: control_folder(&self.scratch, &name, passable())?,
+            seconds: self.seconds,
+            window_delay_ns: self.window_delay_ns,
+            commands: Rc::clone(&self.commands),
+            folders: Rc::clone(&self.folders),
+            ports: Rc::clone(&self.ports),
+        };
+        if variant.needs_sluice() {
+            session.start_daemon(&["--allow-all-users"])?;
+        }
+        Ok(session)
+    }
+
+    fn start_daemon(&mut self, options: &[&str]) -> Result<()> {
         let sluiced = installation::sluiced()?;
-        let words = [
+        let mut words = words![
             path_text(&sluiced),
-            "--foreground".to_owned(),
-            "--socket".to_owned(),
+            "--foreground",
+            "--socket",
             path_text(&self.socket),
         ];
+        words.extend(options.iter().map(|option| (*option).to_owned()));
         let mut daemon = Process::start(&words, self.scratch.path(), false)?;
         daemon.wait_ready(&Ready::Unix(self.socket.clone()))?;
         self.daemon = Some(daemon);
@@ -174,6 +193,12 @@ impl Session {
         let mut argv = vec![path_text(&self.bench)];
         argv.extend(words.iter().map(|word| (*word).to_owned()));
         argv
+    }
+
+    /// A program that does nothing but use a processor; it says "running".
+    pub fn endless_loop(&self, nice: u8) -> Result<Process> {
+        let words = self.helper(&["endless-loop", &nice.to_string()]);
+        Process::start(&words, self.scratch.path(), false)
     }
 
     /// Starts a server and waits until it accepts connections.
@@ -365,6 +390,15 @@ impl Session {
     }
 }
 
+/// Where the socket of a daemon is to be, in a folder made for it.
+fn control_folder(scratch: &Scratch, name: &str, mode: fs::Permissions) -> Result<PathBuf> {
+    let control = scratch.path().join(name);
+    fs::create_dir(&control)
+        .and_then(|()| fs::set_permissions(&control, mode))
+        .map_err(|error| BenchError::io("make the daemon's folder", &error))?;
+    Ok(control.join("control.sock"))
+}
+
 /// A number of the status document of the daemon at the socket, by JSON pointer.
 fn daemon_number(socket: &Path, pointer: &str) -> Result<u64> {
     let status = sluice_control::client::status(socket, STATUS_PATIENCE)
@@ -377,4 +411,9 @@ fn daemon_number(socket: &Path, pointer: &str) -> Result<u64> {
 
 fn private() -> fs::Permissions {
     <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700)
+}
+
+/// Whoever knows the name of what is in a folder gets there.
+fn passable() -> fs::Permissions {
+    <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o711)
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::figures::{number, ratio};
 use super::model::{CostUnit, Point, Series, Variant, WorkloadReport};
 use super::stats::PairedRatio;
-use super::workloads::{idle, stall};
+use super::workloads::{busy, idle, stall};
 
 /// How a run compares with one floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -179,6 +179,9 @@ const POLLING: Selection = Selection {
 /// A rate with one end under Sluice, divided by the plain one of the same repetition.
 const ONE_END_RATIO_MIN: f64 = 0.97;
 
+/// A rate on a busy machine, divided by the plain one of the same repetition.
+const BUSY_RATIO_MIN: f64 = 0.9;
+
 /// What shows as 0.0 %.
 const IDLE_CPU_PERCENT_MAX: f64 = 0.05;
 const IDLE_MEMORY_KIB_MAX: f64 = 64.0;
@@ -216,6 +219,7 @@ pub fn verdicts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
             workloads,
         ),
     ]);
+    verdicts.extend(busy::GROUPS.map(|group| busy_verdict(group, workloads)));
     verdicts.extend(idle_verdicts(workloads));
     verdicts.extend(stall_verdicts(workloads));
     verdicts
@@ -399,6 +403,25 @@ fn one_end_verdict(what: &str, variant: Variant, workloads: &[WorkloadReport]) -
             measured,
             pooled.median >= ONE_END_RATIO_MIN && !clearly_slower,
         ))
+    })
+}
+
+/// The median of all pairs at each point.
+fn busy_verdict(group: &'static str, workloads: &[WorkloadReport]) -> Verdict {
+    let points = Selection {
+        workload: "busy",
+        group: Some(group),
+        label: Label::Any,
+    }
+    .points(workloads);
+    let what = format!("busy machine: {group}");
+    let head = (&*what, format!("{BUSY_RATIO_MIN}×"));
+    judged(head, &points, Variant::Sluice, |found| {
+        let median = |series: &Series| Some(series.paired_ratio?.median);
+        let (least, greatest, point, _) = extremes(found, median)?;
+        let (low, high) = (ratio(Some(least)), ratio(Some(greatest)));
+        let measured = format!("{low} to {high} (least: {})", point.spec.label);
+        Some((measured, least >= BUSY_RATIO_MIN))
     })
 }
 

@@ -1,5 +1,7 @@
 //! The workloads, in the order in which they run.
 
+mod beside;
+pub mod busy;
 mod connect;
 pub mod fabric;
 pub mod idle;
@@ -7,6 +9,7 @@ mod iperf;
 pub mod iwarp;
 mod nginx;
 mod one_end;
+mod postgres;
 pub mod redis;
 pub mod roce;
 pub mod rxe;
@@ -25,6 +28,8 @@ pub struct Options {
     pub variants: Vec<Variant>,
     /// Leaves out what is not compared.
     pub brief: bool,
+    /// Measures what takes long, too.
+    pub full: bool,
     pub repetitions: usize,
     pub seconds: u32,
     pub redis_clients: Vec<u32>,
@@ -72,7 +77,7 @@ pub struct Workload {
 }
 
 /// Every workload of sockets.
-pub const ALL: [Workload; 8] = [
+pub const ALL: [Workload; 9] = [
     redis::WORKLOAD,
     sockperf::WORKLOAD,
     iperf::WORKLOAD,
@@ -81,6 +86,7 @@ pub const ALL: [Workload; 8] = [
     one_end::WORKLOAD,
     idle::WORKLOAD,
     stall::WORKLOAD,
+    busy::WORKLOAD,
 ];
 
 impl Options {

@@ -1,4 +1,4 @@
-//! Groups of processes (cgroups(7), version 2).
+//! Groups of processes (cgroups(7)), of version 2 unless the kernel has what is asked for only in version 1.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::job::wait_until;
 use crate::verdict::{Verdict, ensure, fail, skip};
@@ -34,7 +36,34 @@ impl Cgroup {
         let Some(mount) = mount_point()? else {
             return skip("no cgroup file system of version 2 is mounted");
         };
-        remove_remains(&mount);
+        Self::below(&mount, name)
+    }
+
+    /// One whose processes together have so much processor time in each period, both in microseconds. It is of
+    /// version 2 where groups below the topmost one have that controller there already.
+    pub fn with_processor_time(name: &str, time_us: (u32, u32)) -> Verdict<Cgroup> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let has_cpu = |mount: &PathBuf| {
+            fs::read_to_string(mount.join("cgroup.subtree_control"))
+                .is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|it| it == "cpu"))
+        };
+        let (time, period) = time_us;
+        if let Some(mount) = mounted(&mounts, "cgroup2", None).filter(has_cpu) {
+            let group = Self::below(&mount, name)?;
+            fs::write(group.path.join("cpu.max"), format!("{time} {period}"))?;
+            return Ok(group);
+        }
+        let Some(mount) = mounted(&mounts, "cgroup", Some("cpu")) else {
+            return skip("no cgroup file system that is mounted has the cpu controller");
+        };
+        let group = Self::below(&mount, name)?;
+        fs::write(group.path.join("cpu.cfs_period_us"), period.to_string())?;
+        fs::write(group.path.join("cpu.cfs_quota_us"), time.to_string())?;
+        Ok(group)
+    }
+
+    fn below(mount: &Path, name: &str) -> Verdict<Cgroup> {
+        remove_remains(mount);
         for _ in 0..TRIES_MAX {
             let path = mount.join(unique(name));
             if let Err(error) = fs::create_dir(&path) {
@@ -81,12 +110,23 @@ impl Drop for Cgroup {
 /// Where the hierarchy of version 2 is, if it is.
 pub fn mount_point() -> io::Result<Option<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(mounted(&mounts, "cgroup2", None))
+}
+
+/// Where a file system of the type is mounted, with the option if one is named (proc_pid_mountinfo(5)).
+fn mounted(mounts: &str, kind: &str, option: Option<&str>) -> Option<PathBuf> {
     let mount = mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then_some(())?;
+        let (mount, of) = line.split_once(" - ")?;
+        let mut of = of.split(' ');
+        (of.next()? == kind).then_some(())?;
+        let has = |option| {
+            of.nth(1)
+                .is_some_and(|all| all.split(',').any(|it| it == option))
+        };
+        option.is_none_or(has).then_some(())?;
         mount.split(' ').nth(4)
     });
-    Ok(mount.map(PathBuf::from))
+    mount.map(PathBuf::from)
 }
 
 /// A name that no other group of this machine has.
@@ -125,7 +165,14 @@ fn remove_remains(mount: &Path) {
 fn end_all(path: &Path) {
     // Errors say that it is gone, or that the kernel is older than the file.
     let _ = fs::write(path.join("cgroup.freeze"), "0");
-    let _ = fs::write(path.join("cgroup.kill"), "1");
+    if fs::write(path.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let left = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let left = left.lines().filter_map(|line| line.parse().ok());
+    for process in left.filter_map(Pid::from_raw) {
+        let _ = kill_process(process, Signal::KILL);
+    }
 }
 
 fn is_removed(path: &Path) -> bool {
@@ -139,6 +186,43 @@ fn is_removed(path: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::verdict::made;
+
+    #[test]
+    fn mounts_are_told_by_type_and_option() {
+        let mounts = "31 23 0:28 / /c rw - tmpfs tmpfs rw\n\
+                      32 31 0:29 / /c/set rw shared:1 - cgroup cgroup rw,cpuset\n\
+                      33 31 0:29 / /c/cpu rw shared:1 - cgroup cgroup rw,cpuacct,cpu\n\
+                      41 31 0:38 / /c/unified rw shared:2 master:1 - cgroup2 cgroup2 rw\n";
+        let at = |kind, option| mounted(mounts, kind, option);
+        assert_eq!(at("cgroup2", None), Some(PathBuf::from("/c/unified")));
+        assert_eq!(at("cgroup", Some("cpu")), Some(PathBuf::from("/c/cpu")));
+        assert_eq!(at("cgroup", Some("memory")), None);
+        assert_eq!(mounted("garbage\n\n1 2 - \n", "cgroup2", None), None);
+    }
+
+    #[test]
+    fn a_group_with_little_processor_time_says_so_and_ends_what_is_in_it() {
+        let name = "a_group_with_little_processor_time";
+        let group = Cgroup::with_processor_time("time", (50_000, 100_000));
+        let Some(group) = made(name, group) else {
+            return;
+        };
+        let quota = ["cpu.max", "cpu.cfs_quota_us"]
+            .iter()
+            .find_map(|file| fs::read_to_string(group.path().join(file)).ok());
+        assert!(quota.is_some_and(|quota| quota.starts_with("50000")));
+        let mut sleeper = crate::job::command("sleep")
+            .arg("1000")
+            .spawn()
+            .expect("sleeps");
+        fs::write(group.processes(), sleeper.id().to_string()).expect("moved");
+        let path = group.path().to_owned();
+        // It is waited for: the group is not empty before.
+        let waits = std::thread::spawn(move || sleeper.wait());
+        drop(group);
+        assert!(!waits.join().expect("no panic").expect("ended").success());
+        assert!(!path.exists());
+    }
 
     /// As if its process had been killed: nobody has the lock.
     #[test]

@@ -314,6 +314,17 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| is_executable(candidate))
 }
 
+/// The folder of PostgreSQL's programs, of the newest version that Debian's packages have brought.
+pub fn postgresql_folder() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    let newest = versions
+        .flatten()
+        .filter_map(|version| version.file_name().to_string_lossy().parse::<u32>().ok())
+        .max()?;
+    let folder = PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin"));
+    is_executable(&folder.join("postgres")).then_some(folder)
+}
+
 /// Whether it is a file that somebody may execute.
 pub fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

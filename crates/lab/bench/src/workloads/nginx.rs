@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use super::beside::Beside;
 use super::{Cell, Options, Workload};
 use crate::error::{BenchError, Result};
 use crate::figures::counted;
@@ -35,11 +36,25 @@ const CONNECTIONS: u32 = 50;
 const TEMP_MODULES: [&str; 3] = ["fastcgi", "uwsgi", "scgi"];
 
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+pub(super) struct Shape {
+    connections: u32,
     workers: u32,
     close: bool,
     file_kib: u32,
     through_haproxy: bool,
+}
+
+impl Shape {
+    /// The file of 1 KiB from one worker, over so many connections that stay.
+    pub(super) fn kept(connections: u32) -> Self {
+        Self {
+            connections,
+            workers: 1,
+            close: false,
+            file_kib: 1,
+            through_haproxy: false,
+        }
+    }
 }
 
 fn cells(options: &Options) -> Vec<Cell> {
@@ -49,6 +64,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         for workers in [1, 2] {
             for file_kib in [1, 64] {
                 shapes.push(Shape {
+                    connections: CONNECTIONS,
                     workers,
                     close,
                     file_kib,
@@ -59,6 +75,7 @@ fn cells(options: &Options) -> Vec<Cell> {
     }
     if machine::find_program("haproxy").is_some() {
         shapes.push(Shape {
+            connections: CONNECTIONS,
             workers: 1,
             close: false,
             file_kib: 1,
@@ -70,7 +87,9 @@ fn cells(options: &Options) -> Vec<Cell> {
         variants: variants.clone(),
         repetitions: options.repetitions,
         points: vec![point(shape)],
-        run: Box::new(move |session, variant| Ok(vec![measure(session, variant, shape)?])),
+        run: Box::new(move |session, variant| {
+            Ok(vec![measure(session, variant, shape, &Beside::nothing())?])
+        }),
     };
     shapes.into_iter().map(cell).collect()
 }
@@ -103,10 +122,15 @@ fn point(shape: Shape) -> PointSpec {
     }
 }
 
-fn measure(session: &Session, variant: Variant, shape: Shape) -> Result<Sample> {
+pub(super) fn measure(
+    session: &Session,
+    variant: Variant,
+    shape: Shape,
+    beside: &Beside,
+) -> Result<Sample> {
     let folder = session.folder("nginx")?;
     let nginx_port = session.free_port()?;
-    let nginx = start_nginx(session, variant, shape, &folder, nginx_port)?;
+    let nginx = start_nginx(session, variant, shape, &folder, (nginx_port, beside))?;
     let haproxy = if shape.through_haproxy {
         let port = session.free_port()?;
         Some((
@@ -123,7 +147,7 @@ fn measure(session: &Session, variant: Variant, shape: Shape) -> Result<Sample> 
             "-t",
             1,
             "-c",
-            CONNECTIONS,
+            shape.connections,
             "-d",
             format!("{seconds}s")
         ];
@@ -132,15 +156,18 @@ fn measure(session: &Session, variant: Variant, shape: Shape) -> Result<Sample> 
             words.extend(words!["-H", "Connection: close"]);
         }
         words.push(format!("http://127.0.0.1:{port}/{}k", shape.file_kib));
-        words
+        beside.placed(words)
     };
     session
         .client(variant, &client_words(1), 1)?
         .read(parse::wrk)?;
     let mut servers = vec![&nginx];
     servers.extend(haproxy.as_ref().map(|(process, _)| process));
-    let (output, mut sample) =
-        session.measured(variant, &servers, &client_words(session.seconds))?;
+    let (output, mut sample) = session.measured(
+        variant,
+        &beside.with(&servers),
+        &client_words(session.seconds),
+    )?;
     let result = output.read(parse::wrk)?;
     sample.value = result.requests_per_s;
     sample.operations = result.requests;
@@ -159,7 +186,7 @@ fn start_nginx(
     variant: Variant,
     shape: Shape,
     folder: &Path,
-    port: u16,
+    (port, beside): (u16, &Beside),
 ) -> Result<Process> {
     let root = session.folder("nginx/www")?;
     write(
@@ -181,7 +208,7 @@ fn start_nginx(
         "-c",
         path_text(&conf)
     ];
-    session.server(variant, &words, &Ready::Tcp(port))
+    session.server(variant, &beside.placed(words), &Ready::Tcp(port))
 }
 
 fn start_haproxy(

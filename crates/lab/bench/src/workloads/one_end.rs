@@ -1,5 +1,6 @@
 //! Only one of the two programs under `sluice run`: connections stay on TCP and must not suffer.
 
+use super::beside::Beside;
 use super::{Cell, Options, Workload, redis};
 use crate::model::{PointSpec, Variant};
 
@@ -41,7 +42,7 @@ fn cells(options: &Options) -> Vec<Cell> {
                 })
                 .collect(),
             run: Box::new(move |session, variant| {
-                redis::measure(session, variant, clients, &tests)
+                redis::measure(session, variant, clients, &tests, &Beside::nothing())
             }),
         }
     };

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use super::beside::Beside;
 use super::{Cell, Options, Workload};
 use crate::error::{BenchError, Result};
 use crate::figures::counted;
@@ -57,7 +58,9 @@ fn cells(options: &Options) -> Vec<Cell> {
             variants: variants.clone(),
             repetitions: options.repetitions,
             points: points(&tests, clients),
-            run: Box::new(move |session, variant| measure(session, variant, clients, &tests)),
+            run: Box::new(move |session, variant| {
+                measure(session, variant, clients, &tests, &Beside::nothing())
+            }),
         }
     };
     options.redis_clients.iter().map(cell).collect()
@@ -84,8 +87,9 @@ pub(super) fn measure(
     variant: Variant,
     clients: u32,
     tests: &[String],
+    beside: &Beside,
 ) -> Result<Vec<Sample>> {
-    let place = Place::new(session, variant)?;
+    let place = Place::new(session, variant, beside)?;
     let server = place.start_server(session, variant)?;
     let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
     fill(at)?;
@@ -119,12 +123,12 @@ pub fn pilot_requests(clients: u32) -> f64 {
 fn run_test(
     session: &Session,
     variant: Variant,
-    place: &Place,
+    place: &Place<'_>,
     server: &Process,
     (test, clients, requests): (&str, u32, f64),
 ) -> Result<Sample> {
     let words = place.client_words(test, clients, requests);
-    let (output, measured) = session.measured(variant, &[server], &words)?;
+    let (output, measured) = session.measured(variant, &place.beside.with(&[server]), &words)?;
     sample(&output, measured, test, requests)
 }
 
@@ -147,18 +151,24 @@ pub fn sample(output: &Output, mut sample: Sample, test: &str, requests: f64) ->
 }
 
 /// Where a server is reached.
-struct Place {
+struct Place<'a> {
     port: u16,
     folder: std::path::PathBuf,
     unix: Option<String>,
+    beside: &'a Beside,
 }
 
-impl Place {
-    fn new(session: &Session, variant: Variant) -> Result<Self> {
+impl<'a> Place<'a> {
+    fn new(session: &Session, variant: Variant, beside: &'a Beside) -> Result<Self> {
         let port = session.free_port()?;
         let folder = session.folder("redis")?;
         let unix = (variant == Variant::Unix).then(|| path_text(&folder.join("redis.sock")));
-        Ok(Self { port, folder, unix })
+        Ok(Self {
+            port,
+            folder,
+            unix,
+            beside,
+        })
     }
 
     fn start_server(&self, session: &Session, variant: Variant) -> Result<Process> {
@@ -178,6 +188,7 @@ impl Place {
         if let Some(path) = &self.unix {
             words.extend(words!["--unixsocket", path]);
         }
+        let words = self.beside.placed(words);
         let mut server = session.server(variant, &words, &Ready::Tcp(self.port))?;
         if let Some(path) = &self.unix {
             server.wait_ready(&Ready::Unix(Path::new(path).to_owned()))?;
@@ -192,7 +203,7 @@ impl Place {
             None => words.extend(words!["-h", "127.0.0.1", "-p", self.port]),
         }
         words.extend(benchmark_words(test, clients, requests));
-        words
+        self.beside.placed(words)
     }
 }
 
