@@ -36,6 +36,13 @@ pub struct Document {
 pub struct Lanes {
     pub in_use: u64,
     pub max: u64,
+    /// Pieces of memory with smaller rings than usual, because a control group has little memory left.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shrunk: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Lanes to other hosts, and the hosts.

@@ -2,7 +2,7 @@
 //! pgbouncer: it gets the sockets of all clients and servers from it, while requests and answers are on the way.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;

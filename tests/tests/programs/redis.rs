@@ -1,6 +1,7 @@
 //! redis-server with redis-benchmark and redis-cli, persistence by fork included.
 
 use libtest_mimic::Trial;
+use sluice_tests::cgroup::Cgroup;
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::lab::Mode;
 use sluice_tests::programs::text;
@@ -17,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
         trial("redis/bgsave-under-load", bgsave_under_load),
         trial("redis/io-threads", io_threads),
         trial("redis/daemon-killed", daemon_killed),
+        trial("redis/memory-limit", memory_limit),
     ]
 }
 
@@ -199,4 +201,43 @@ fn daemon_killed() -> Verdict {
     check_values(&mut stage, Mode::Plain, port)?;
     server.stop(LIMIT)?.success()?;
     Ok(())
+}
+
+/// A hundred clients that are sent half a megabyte each: redis itself has 58 MB of answers at most, with or without
+/// Sluice. Rings of the usual size would take another 100 MB, and the kernel would kill the server.
+fn memory_limit() -> Verdict {
+    const MODE: Mode = Mode::Accelerated;
+    let group = Cgroup::with_memory("redis", 96 << 20)?;
+    let mut stage = Stage::new()?;
+    let (port, dir) = (port()?, text(stage.lab.path()));
+    let processes = text(group.processes());
+    let script =
+        "echo 0 >\"$1\"; exec redis-server --port \"$2\" --bind 127.0.0.1 --dir \"$3\" --save ''";
+    let port_text = port.to_string();
+    let words = ["-c", script, "sh", &processes, &port_text, &dir];
+    let server = stage.serve(MODE, "sh", &words, port)?;
+    let fill = "redis.call('set', 'key:000000000000', string.rep('x', 500000))";
+    cli(&mut stage, MODE, port, &["eval", fill, "0"])?;
+    let get = ["get", "key:000000000000"];
+    let bounded = ["-p", &port_text, "-c", "100", "-n", "3000", "-q"];
+    let outcome = stage.run(MODE, "redis-benchmark", &[&bounded[..], &get].concat())?;
+    let output = outcome.text();
+    ensure(output.contains("requests per second"), || {
+        outcome.describe()
+    })?;
+    // Its chunks are there as long as the client is.
+    let endless = ["-p", &port_text, "-c", "100", "-l", "-q"];
+    let client = stage.start(MODE, "redis-benchmark", &[&endless[..], &get].concat())?;
+    let is_said = || {
+        Ok(stage
+            .lab
+            .status(&[])
+            .contains("of lanes with smaller rings"))
+    };
+    ensure(wait_until(LIMIT, is_said)?, || stage.lab.status(&[]))?;
+    drop(client);
+    let answer = cli(&mut stage, MODE, port, &["ping"])?;
+    ensure(answer == "PONG", || answer.clone())?;
+    server.stop(LIMIT)?.success()?;
+    stage.lab.require_lane_bytes(20_000_000)
 }

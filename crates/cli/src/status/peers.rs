@@ -171,6 +171,7 @@ mod tests {
             lanes: Lanes {
                 in_use: 3,
                 max: 100,
+                shrunk: 0,
             },
             peers: vec![peer("beta", true), peer("gamma", false)],
             option: None,

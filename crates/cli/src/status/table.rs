@@ -122,6 +122,13 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
     if let Some(why) = &document.no_lanes {
         let _ = writeln!(text, "no connection gets a lane: {}", harmless(why));
     }
+    if document.lanes.shrunk > 0 {
+        let count = units::plural(document.lanes.shrunk, "chunk");
+        let _ = writeln!(
+            text,
+            "{count} of lanes with smaller rings: a control group is near its limit of memory"
+        );
+    }
     if let Some(fabric) = &document.fabric {
         text.push_str(&peers::render(fabric, style, limit));
     }
@@ -208,6 +215,7 @@ mod tests {
             lanes: Lanes {
                 in_use: 1,
                 max: 65_536,
+                shrunk: 0,
             },
             processes: vec![Process {
                 pid: 12,
@@ -257,6 +265,17 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
+    }
+
+    #[test]
+    fn smaller_rings_are_said_where_there_are_any() {
+        let mut document = document(Vec::new());
+        let said = |document: &Document| render(document, Style::PLAIN, None);
+        assert!(!said(&document).contains("smaller rings"));
+        document.lanes.shrunk = 2;
+        let line =
+            "2 chunks of lanes with smaller rings: a control group is near its limit of memory\n";
+        assert!(said(&document).contains(line));
     }
 
     #[test]

@@ -33,11 +33,12 @@ pub struct Counters {
     pub mirrors_refuted: u64,
     /// Such pairs about which nothing certain could be found out.
     pub mirrors_unproven: u64,
-    /// Matches that stayed on TCP: no lane left, none of a user's share left, no memory or
-    /// descriptor, or a program that does not read its messages.
+    /// Matches that stayed on TCP: no lane left, none of a user's share left, no memory or descriptor, a
+    /// control group near its limit of memory, or a program that does not read its messages.
     pub lanes_refused_full: u64,
     pub lanes_refused_share: u64,
     pub lanes_refused_memory: u64,
+    pub lanes_refused_limit: u64,
     pub lanes_refused_unread: u64,
     /// Messages that are none.
     pub messages_malformed: u64,

@@ -5,6 +5,7 @@
 //! a lane that one of them might still read is never given to another connection.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt;
 
 use sluice_shmem::geometry::{Geometry, LANE_HEADER_BYTES};
 use sluice_sys::errno::Errno;
@@ -13,6 +14,7 @@ use sluice_sys::unix::{self, Fd};
 
 use crate::disposal;
 use crate::matching::{ClientId, EndKey};
+use crate::memory_limits::{Charge, MemoryLimits, Size};
 use crate::shares::{Payer, Shares};
 
 /// Lanes of the first, second, … chunk of a pair; the last number holds for all further ones.
@@ -42,6 +44,19 @@ pub enum NoLane {
     Share,
     /// Memory or descriptors could not be had.
     Memory(Errno),
+    /// The control group of one of the two programs is near its limit of memory.
+    Limit,
+}
+
+impl fmt::Display for NoLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("as many are in use as may be"),
+            Self::Share => f.write_str("a user has its share"),
+            Self::Memory(error) => write!(f, "{error}"),
+            Self::Limit => f.write_str("a control group is near its limit of memory"),
+        }
+    }
 }
 
 /// One end's hold on a lane.
@@ -69,6 +84,7 @@ struct Chunk {
     warm: VecDeque<u32>,
     cold: Vec<u32>,
     used: u32,
+    _charge: Charge,
 }
 
 /// Two clients, the lower number first; twice the same for a program connected to itself.
@@ -104,6 +120,9 @@ pub struct Lanes {
     in_use: u32,
     lane_shares: Shares,
     chunk_shares: Shares,
+    limits: MemoryLimits,
+    /// Chunks with smaller rings than usual.
+    shrunk: usize,
     /// The clients that count for somebody.
     payers: HashMap<ClientId, u32>,
     chunks: HashMap<u32, Chunk>,
@@ -121,6 +140,8 @@ impl Lanes {
         Lanes {
             lane_shares: Shares::new(lanes_max as usize, share_percent),
             chunk_shares: Shares::new(chunks_max, share_percent),
+            limits: MemoryLimits::default(),
+            shrunk: 0,
             payers: HashMap::new(),
             ring_bytes,
             lanes_max,
@@ -134,6 +155,11 @@ impl Lanes {
         }
     }
 
+    /// Heeds the limits of the groups that programs are in. Without, there are none.
+    pub fn heed(&mut self, limits: MemoryLimits) {
+        self.limits = limits;
+    }
+
     /// Lanes that are held by somebody.
     pub fn in_use(&self) -> u32 {
         self.in_use
@@ -144,7 +170,12 @@ impl Lanes {
         self.chunks.len()
     }
 
-    /// Bytes of each ring.
+    /// Those of them with smaller rings, because a program's control group has little memory left.
+    pub fn shrunk_count(&self) -> usize {
+        self.shrunk
+    }
+
+    /// Bytes of each ring, where there is no lack of memory.
     pub fn ring_bytes(&self) -> u32 {
         self.ring_bytes
     }
@@ -324,6 +355,7 @@ impl Lanes {
             for id in pair.chunks {
                 if let Some(chunk) = self.chunks.remove(&id) {
                     self.chunk_shares.give_back(&chunk.payers);
+                    self.shrunk -= usize::from(chunk.is_shrunk(self.ring_bytes));
                     disposal::later(move || chunk.give_memory_back());
                 }
             }
@@ -345,8 +377,13 @@ impl Lanes {
         if !self.chunk_shares.have_room(&payers) {
             return Err(NoLane::Share);
         }
-        let size = CHUNK_LANES[pair.chunks.len().min(CHUNK_LANES.len() - 1)];
-        let chunk = Chunk::new(key, payers, size, self.ring_bytes).map_err(NoLane::Memory)?;
+        let wanted = Size {
+            lanes: CHUNK_LANES[pair.chunks.len().min(CHUNK_LANES.len() - 1)],
+            ring_bytes: self.ring_bytes,
+        };
+        let (size, charge) = self.limits.charge(&key.0, wanted).ok_or(NoLane::Limit)?;
+        let chunk = Chunk::new(key, payers, size, charge).map_err(NoLane::Memory)?;
+        self.shrunk += usize::from(chunk.is_shrunk(self.ring_bytes));
         self.chunk_shares.take(&payers);
         let id = self.next_chunk;
         self.next_chunk = self.next_chunk.wrapping_add(1);
@@ -357,7 +394,8 @@ impl Lanes {
 }
 
 impl Chunk {
-    fn new(pair: PairKey, payers: [Payer; 2], lanes: u32, ring_bytes: u32) -> Result<Chunk, Errno> {
+    fn new(pair: PairKey, payers: [Payer; 2], size: Size, charge: Charge) -> Result<Chunk, Errno> {
+        let Size { lanes, ring_bytes } = size;
         let geometry = Geometry::new(lanes, ring_bytes).map_err(|_| Errno::INVAL)?;
         let memory = memfd::create(c"sluice-chunk")?;
         memfd::set_len(memory.raw(), geometry.chunk_bytes())?;
@@ -374,7 +412,12 @@ impl Chunk {
             warm: VecDeque::new(),
             cold: Vec::new(),
             used: 0,
+            _charge: charge,
         })
+    }
+
+    fn is_shrunk(&self, ring_bytes: u32) -> bool {
+        self.geometry.ring_bytes() < ring_bytes
     }
 
     fn has_room(&self) -> bool {

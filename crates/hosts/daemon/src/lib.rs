@@ -16,6 +16,7 @@ pub mod listener;
 pub mod log_file;
 pub mod log_share;
 pub mod matching;
+pub mod memory_limits;
 pub mod metrics;
 mod namespace;
 pub mod notify;

@@ -87,6 +87,8 @@ pub enum Waiting {
     Unread,
     /// There was a match, but one of the users has as many lanes as it may.
     Share,
+    /// There was a match, but the control group of one of the programs is near its limit of memory.
+    Limit,
 }
 
 /// What is known of an end.

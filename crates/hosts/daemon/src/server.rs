@@ -25,6 +25,7 @@ use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, Matcher};
+use crate::memory_limits::MemoryLimits;
 use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
@@ -96,6 +97,7 @@ pub struct Server {
     next_client: ClientId,
     matcher: Matcher,
     lanes: Lanes,
+    memory_limits: MemoryLimits,
     prover: Prover,
     homes: Homes,
     /// When ends are looked for that were closed without a word.
@@ -140,18 +142,25 @@ impl Server {
         (listener, prover): (Listener, Prover),
         config: Config,
         limits: Limits,
-        fabric: Option<Fabric>,
+        mut fabric: Option<Fabric>,
     ) -> Result<Server, ListenError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
         let now = Instant::now();
+        let memory_limits = MemoryLimits::of_this_machine();
+        let mut lanes = Lanes::new(
+            config.ring_bytes,
+            config.lanes_max,
+            limits.chunks_max,
+            config.user_share,
+        );
+        lanes.heed(memory_limits.clone());
+        if let Some(fabric) = &mut fabric {
+            fabric.heed(memory_limits.clone());
+        }
         let server = Server {
-            lanes: Lanes::new(
-                config.ring_bytes,
-                config.lanes_max,
-                limits.chunks_max,
-                config.user_share,
-            ),
+            lanes,
+            memory_limits,
             client_shares: Shares::new(limits.clients_max, config.user_share),
             limits,
             uid: unix::effective_uid(),
@@ -411,6 +420,7 @@ impl Server {
         };
         self.client_shares.take(&[payer]);
         self.lanes.set_payer(id, payer);
+        self.memory_limits.came(id, credentials.pid);
         self.clients.insert(id, client);
         self.receivers.read(&self.poll, id, origin, socket);
     }
@@ -628,6 +638,7 @@ impl Server {
             return;
         };
         self.receivers.end(&self.poll, id);
+        self.memory_limits.gone(id);
         self.client_shares.give_back(&[client.payer]);
         let pid = client.program.as_ref().map(|program| program.pid);
         if let Some(program) = &client.program {

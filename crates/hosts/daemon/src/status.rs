@@ -54,6 +54,7 @@ pub struct LaneCounts {
     pub in_use: u32,
     pub max: u32,
     pub chunks: usize,
+    pub shrunk: usize,
 }
 
 /// One program.
@@ -374,5 +375,6 @@ fn waiting_text(entry: &Entry) -> &'static str {
         Waiting::Memory => "no memory or descriptor for a lane",
         Waiting::Unread => "a program has not read sluiced's messages",
         Waiting::Share => "this user's share of lanes is used up",
+        Waiting::Limit => "a control group is near its limit of memory",
     }
 }

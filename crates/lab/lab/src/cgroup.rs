@@ -39,26 +39,51 @@ impl Cgroup {
         Self::below(&mount, name)
     }
 
-    /// One whose processes together have so much processor time in each period, both in microseconds. It is of
-    /// version 2 where groups below the topmost one have that controller there already.
-    pub fn with_processor_time(name: &str, time_us: (u32, u32)) -> Verdict<Cgroup> {
+    /// One whose processes together have so much processor time in each period, both in microseconds.
+    pub fn with_processor_time(name: &str, (time, period): (u32, u32)) -> Verdict<Cgroup> {
+        let (time, period) = (time.to_string(), period.to_string());
+        Self::limited(
+            (name, "cpu"),
+            &[("cpu.max", &format!("{time} {period}"))],
+            &[("cpu.cfs_period_us", &period), ("cpu.cfs_quota_us", &time)],
+        )
+    }
+
+    /// One whose processes together have so much memory.
+    pub fn with_memory(name: &str, bytes: u64) -> Verdict<Cgroup> {
+        let bytes = bytes.to_string();
+        Self::limited(
+            (name, "memory"),
+            &[("memory.max", &bytes)],
+            &[("memory.limit_in_bytes", &bytes)],
+        )
+    }
+
+    /// One of version 2 where groups below the topmost one have that controller there already; else of version 1. With
+    /// what is written to its files of that version.
+    fn limited(
+        (name, controller): (&str, &str),
+        two: &[(&str, &str)],
+        one: &[(&str, &str)],
+    ) -> Verdict<Cgroup> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let has_cpu = |mount: &PathBuf| {
+        let has_it = |mount: &PathBuf| {
             fs::read_to_string(mount.join("cgroup.subtree_control"))
-                .is_ok_and(|controllers| controllers.split_ascii_whitespace().any(|it| it == "cpu"))
+                .is_ok_and(|all| all.split_ascii_whitespace().any(|it| it == controller))
         };
-        let (time, period) = time_us;
-        if let Some(mount) = mounted(&mounts, "cgroup2", None).filter(has_cpu) {
-            let group = Self::below(&mount, name)?;
-            fs::write(group.path.join("cpu.max"), format!("{time} {period}"))?;
-            return Ok(group);
-        }
-        let Some(mount) = mounted(&mounts, "cgroup", Some("cpu")) else {
-            return skip("no cgroup file system that is mounted has the cpu controller");
+        let (mount, files) = match mounted(&mounts, "cgroup2", None).filter(has_it) {
+            Some(mount) => (Some(mount), two),
+            None => (mounted(&mounts, "cgroup", Some(controller)), one),
+        };
+        let Some(mount) = mount else {
+            return skip(format!(
+                "no cgroup file system has the {controller} controller"
+            ));
         };
         let group = Self::below(&mount, name)?;
-        fs::write(group.path.join("cpu.cfs_period_us"), period.to_string())?;
-        fs::write(group.path.join("cpu.cfs_quota_us"), time.to_string())?;
+        for (file, value) in files {
+            fs::write(group.path.join(file), value)?;
+        }
         Ok(group)
     }
 

@@ -16,7 +16,9 @@ use super::carrier::{Command, Report};
 use super::memory::{ForeignParkingTable, Memory, Taken};
 use super::window::{DirectLane, Ended};
 use super::words::{Life, Token, Word};
+use crate::lanes::NoLane;
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::Numbers;
 use crate::peer::PeerName;
 
@@ -162,6 +164,11 @@ impl Introducer {
             given: Vec::new(),
             given_direct: Vec::new(),
         }
+    }
+
+    /// Heeds the limits of the groups that programs are in.
+    pub fn heed(&mut self, limits: MemoryLimits) {
+        self.memory.heed(limits);
     }
 
     /// What is to be done, in this order.
@@ -500,14 +507,14 @@ impl Introducer {
             Some((at, _)) => at,
             None => peer.choose(|at| self.memory.in_use_by(at)),
         };
-        let taken = self
-            .memory
-            .take(client, carrier)
-            .and_then(|taken| Ok((taken, programs.parking(client)?)));
+        let taken = self.memory.take(client, carrier).and_then(|taken| {
+            let parking = programs.parking(client).map_err(NoLane::Memory)?;
+            Ok((taken, parking))
+        });
         let (taken, parking) = match taken {
             Ok(both) => both,
             Err(error) => {
-                tracing::warn!(peer = %name, reason = %error, "no memory for a lane to {name}: {error}");
+                tracing::warn!(peer = %name, reason = %error, "no lane to {name}: {error}");
                 end.is_alone = true;
                 self.say(name, Word::NoLane { yours: theirs });
                 return;

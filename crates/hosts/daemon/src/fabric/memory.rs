@@ -13,7 +13,9 @@ use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
 
+use crate::lanes::NoLane;
 use crate::matching::ClientId;
+use crate::memory_limits::{Charge, MemoryLimits, Size};
 
 /// Lanes of the first, second, … chunk of a program; the last number holds for all further ones.
 const CHUNK_LANES: [u32; 4] = [16, 64, 256, 512];
@@ -137,6 +139,7 @@ struct Chunk {
     shared: Arc<Shared>,
     free: Vec<u32>,
     given: bool,
+    _charge: Charge,
 }
 
 /// All chunks.
@@ -148,6 +151,7 @@ pub struct Memory {
     /// By carrier.
     in_use_by: Vec<u32>,
     next_number: u32,
+    limits: MemoryLimits,
     programs: HashMap<ClientId, Vec<Chunk>>,
 }
 
@@ -160,8 +164,14 @@ impl Memory {
             in_use: 0,
             in_use_by: Vec::new(),
             next_number: 0,
+            limits: MemoryLimits::default(),
             programs: HashMap::new(),
         }
+    }
+
+    /// Heeds the limits of the groups that programs are in. Without, there are none.
+    pub fn heed(&mut self, limits: MemoryLimits) {
+        self.limits = limits;
     }
 
     /// Lanes there may be.
@@ -181,32 +191,41 @@ impl Memory {
 
     /// A lane for a program, which this carrier has. Its header is all zero.
     ///
-    /// Errors: `ENOSPC` when as many are in use as may be, what the kernel says otherwise.
-    pub fn take(&mut self, client: ClientId, carrier: usize) -> Result<Taken, Errno> {
+    /// Errors: as many are in use as may be, a group is near its limit, or what the kernel says.
+    pub fn take(&mut self, client: ClientId, carrier: usize) -> Result<Taken, NoLane> {
         if self.in_use >= self.lanes_max {
-            return Err(Errno(libc::ENOSPC));
+            return Err(NoLane::Full);
         }
         let chunks = self.programs.entry(client).or_default();
         let at = match chunks.iter().position(|chunk| !chunk.free.is_empty()) {
             Some(at) => at,
             None => {
-                let lanes = CHUNK_LANES[chunks.len().min(CHUNK_LANES.len() - 1)];
+                let wanted = Size {
+                    lanes: CHUNK_LANES[chunks.len().min(CHUNK_LANES.len() - 1)],
+                    ring_bytes: self.ring_bytes,
+                };
+                let writers = [client, MemoryLimits::SLUICED];
+                let charged = self.limits.charge(&writers, wanted);
+                let (Size { lanes, ring_bytes }, charge) = charged.ok_or(NoLane::Limit)?;
                 let number = NUMBER_BIT | self.next_number;
                 self.next_number = (self.next_number + 1) & !NUMBER_BIT;
+                let shared = Shared::new(number, lanes, ring_bytes).map_err(NoLane::Memory)?;
                 chunks.push(Chunk {
-                    shared: Arc::new(Shared::new(number, lanes, self.ring_bytes)?),
+                    shared: Arc::new(shared),
                     free: (0..lanes).rev().collect(),
                     given: false,
+                    _charge: charge,
                 });
                 chunks.len() - 1
             }
         };
         let chunk = &mut chunks[at];
         let Some(lane) = chunk.free.pop() else {
-            return Err(Errno(libc::ENOSPC));
+            return Err(NoLane::Full);
         };
         let offset = chunk.shared.geometry.lane_header_offset(lane);
-        memfd::write_at(chunk.shared.memory.raw(), &[0; LANE_HEADER_BYTES], offset)?;
+        memfd::write_at(chunk.shared.memory.raw(), &[0; LANE_HEADER_BYTES], offset)
+            .map_err(NoLane::Memory)?;
         self.in_use += 1;
         if carrier >= self.in_use_by.len() {
             self.in_use_by.resize(carrier + 1, 0);
@@ -286,7 +305,7 @@ mod tests {
             memory.set_given(3, lane);
         }
         assert_eq!(given, 2, "once for each chunk");
-        assert_eq!(memory.take(3, 1).err(), Some(Errno(libc::ENOSPC)));
+        assert_eq!(memory.take(3, 1).err(), Some(NoLane::Full));
         let numbers = |it: &Taken| (it.chunk.number, it.lane);
         let mut all: Vec<_> = taken.iter().map(numbers).collect();
         all.sort_unstable();

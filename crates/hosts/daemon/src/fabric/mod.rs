@@ -23,6 +23,7 @@ use sluice_sys::unix::Fd;
 use crate::capture::Capture;
 use crate::capture::advertisement::{ADVERTISEMENT_KIND, Advertisement};
 use crate::matching::{Announced, ClientId, EndKey};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::{Namespace, Numbers, Origin};
 use crate::peer::PeerName;
 use crate::program::Program;
@@ -286,6 +287,11 @@ impl Fabric {
     /// Asks hosts as their handshakes advise.
     pub fn set_finding(&mut self, finding: Finding) {
         self.finding = Some(finding);
+    }
+
+    /// Heeds the limits of the groups that programs are in.
+    pub fn heed(&mut self, limits: MemoryLimits) {
+        self.introducer.heed(limits);
     }
 
     /// What was captured, if anything is.

@@ -226,6 +226,7 @@ fn about_lanes(sources: &Sources<'_>) -> Vec<Family> {
                 ("full", counters.lanes_refused_full),
                 ("share", counters.lanes_refused_share),
                 ("memory", counters.lanes_refused_memory),
+                ("limit", counters.lanes_refused_limit),
                 ("unread", counters.lanes_refused_unread),
             ],
         ),

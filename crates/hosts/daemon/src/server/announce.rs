@@ -201,6 +201,10 @@ impl Server {
                         self.counters.lanes_refused_share += 1;
                         Waiting::Share
                     }
+                    NoLane::Limit => {
+                        self.counters.lanes_refused_limit += 1;
+                        Waiting::Limit
+                    }
                     NoLane::Memory(error) => {
                         tracing::warn!(reason = %error, "no memory for a lane: {error}");
                         self.counters.lanes_refused_memory += 1;

@@ -118,6 +118,7 @@ impl Server {
                 in_use: self.lanes.in_use(),
                 max: self.lanes.lanes_max(),
                 chunks: self.lanes.chunk_count(),
+                shrunk: self.lanes.shrunk_count(),
             },
             no_lanes: self.prover.incapable(),
             ends_announced: self.matcher.len(),

@@ -6,6 +6,7 @@ use crate::workloads::{self, Options, redis};
 pub fn options() -> Options {
     Options {
         variants: vec![Variant::Tcp, Variant::Unix, Variant::Sluice],
+        full: false,
         brief: false,
         repetitions: 1,
         seconds: 1,
