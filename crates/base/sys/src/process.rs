@@ -160,6 +160,16 @@ pub fn uid() -> u32 {
     unsafe { syscall0(libc::SYS_getuid) as u32 }
 }
 
+/// Gives the kernel back what the allocator keeps of memory that nobody uses any more (malloc_trim(3)). Other libraries
+/// than glibc give it back by themselves, or not at all.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes a number, and locks for itself.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

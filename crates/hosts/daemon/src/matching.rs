@@ -126,6 +126,10 @@ pub struct Displaced {
     pub forgotten: u64,
 }
 
+/// Room for so many ends is never given back, and no room before it is for so many times the ends that there are.
+const ROOM_KEPT: usize = 256;
+const ROOM_PARTS: usize = 4;
+
 /// All announced ends.
 #[derive(Debug, Default)]
 pub struct Matcher {
@@ -261,6 +265,22 @@ impl Matcher {
         for end in all {
             self.remove(EndKey { client, end });
         }
+    }
+
+    /// Gives the room back that many more ends took than there are now. Returns whether there was any.
+    pub fn give_memory_back(&mut self) -> bool {
+        let len = self.entries.len().max(ROOM_KEPT);
+        if self.entries.capacity() / ROOM_PARTS < len {
+            return false;
+        }
+        self.entries.shrink_to(len);
+        self.by_place.shrink_to(len);
+        self.candidates.shrink_to(len);
+        self.by_client.shrink_to(len);
+        for ends in self.by_client.values_mut() {
+            ends.laned.shrink_to_fit();
+        }
+        true
     }
 
     fn insert(&mut self, announced: Announced, user: Payer) {

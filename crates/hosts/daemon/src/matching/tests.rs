@@ -275,3 +275,26 @@ fn removing_a_client_leaves_nothing_behind() {
     assert!(matcher.candidates.is_empty() && matcher.by_client.is_empty());
     assert_eq!(matcher.waiting, 0);
 }
+
+#[test]
+fn room_for_many_ends_is_given_back_when_they_are_gone() {
+    let mut matcher = Matcher::default();
+    let number = |at: u32| u16::try_from(at).unwrap();
+    for at in 0..8_000 {
+        matcher.announce(end(1, at, tuple(number(at), 80), HOME, u64::from(at)), None);
+    }
+    assert!(!matcher.give_memory_back(), "it is used");
+    for at in 10..8_000 {
+        matcher.release(key(1, at), 1);
+    }
+    assert!(matcher.give_memory_back());
+    assert!(matcher.entries.capacity() < 1_000);
+    assert!(!matcher.give_memory_back(), "it has been");
+    // What is left is known as before.
+    assert_eq!(matcher.len(), 10);
+    let other = end(2, 0, tuple(3, 80).mirrored(), HOME, 9_999);
+    assert_eq!(
+        matcher.announce(other, None).0,
+        Outcome::Mirrored(vec![key(1, 3)])
+    );
+}

@@ -4,6 +4,8 @@
 
 use std::time::{Duration, Instant};
 
+use sluice_sys::process;
+
 use super::Server;
 use crate::end_table;
 use crate::matching::ClientId;
@@ -28,6 +30,9 @@ impl Server {
         let ended: Vec<(ClientId, u32, u32)> = self.ended().collect();
         for (client, end, generation) in ended {
             self.release(client, end, generation);
+        }
+        if self.matcher.give_memory_back() {
+            process::trim_heap();
         }
     }
 
