@@ -155,6 +155,18 @@ fn a_filter_that_kills_for_it_kills_no_program() {
     });
 }
 
+/// The library asks by prctl how the process is confined, before anything else.
+#[test]
+fn a_filter_that_kills_who_loads_the_library_keeps_the_library_out() {
+    const PRCTL: &str = "157";
+    check("a_filter_that_kills_who_loads", || {
+        let stage = Stage::new()?;
+        let (outcome, totals) = stage.finish(stage.around(&["kill", PRCTL]), "kill-all")?;
+        no_lane(&outcome, &totals)?;
+        says(&outcome, "runs without it, on plain TCP")
+    });
+}
+
 fn doctor(stage: &Stage, words: &[&str], label: &str) -> Verdict<(Outcome, String)> {
     let inner = stage.lab.command(Mode::Accelerated, "true");
     let mut command = if words.is_empty() {

@@ -9,6 +9,9 @@
 #![cfg_attr(test, allow(dead_code))]
 
 use std::ffi::{c_char, c_int};
+use std::thread;
+
+use rustix::process::{Resource, getrlimit};
 
 /// The program's `main`, called by the C library.
 ///
@@ -18,5 +21,23 @@ use std::ffi::{c_char, c_int};
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     // The panic hook has printed the message; a panic must not unwind into C.
-    std::panic::catch_unwind(|| i32::from(crate::commands::main())).unwrap_or(101)
+    std::panic::catch_unwind(on_a_stack_that_suffices).unwrap_or(101)
+}
+
+/// What reading the command line takes, and more: it needs some 100 KiB.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Where the caller has limited the stack (`ulimit -s 64`), a thread with one of its own does everything. A program that
+/// replaces this process has the caller's limit.
+fn on_a_stack_that_suffices() -> i32 {
+    let limit = getrlimit(Resource::Stack).current;
+    let is_small = limit.is_some_and(|bytes| bytes < STACK_BYTES as u64);
+    if is_small
+        && let Ok(thread) = thread::Builder::new()
+            .stack_size(STACK_BYTES)
+            .spawn(|| i32::from(crate::commands::main()))
+    {
+        return thread.join().unwrap_or(101);
+    }
+    i32::from(crate::commands::main())
 }

@@ -26,6 +26,32 @@ fn the_program_replaces_sluice() {
 }
 
 #[test]
+fn a_small_stack_suffices_and_is_the_programs_too() {
+    let scratch = scratch();
+    let under = |words: &[&str]| {
+        let mut sluice = scratch.sluice([]);
+        sluice.args(words);
+        let script = "ulimit -s 64; exec \"$0\" \"$@\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(sluice.get_program());
+        shell.args(sluice.get_args());
+        for (name, value) in sluice.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.output().unwrap()
+    };
+    for words in [&["--help"][..], &["run", "--help"], &["status", "--json"]] {
+        assert_eq!(under(words).status.signal(), None, "{words:?}");
+    }
+    let output = under(&["run", "--no-daemon", "--", "sh", "-c", "ulimit -s; exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(stdout(&output).trim(), "64");
+}
+
+#[test]
 fn the_environment_is_prepared() {
     let scratch = scratch();
     let output = scratch

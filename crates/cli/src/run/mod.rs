@@ -52,13 +52,15 @@ pub fn run(args: RunArgs) -> Outcome {
         false => None,
     };
     let offer = static_program.is_some() || warn_of_obstacles(&args.command[0]);
+    let filters = tried_filters(&library, log.is_some());
+    let offer = offer && filters.is_some();
     let stats_file = launch::stats_file(args.stats)?;
     let mut environment = environment(
         std::env::vars_os(),
         &args,
         log,
         offer.then_some(library.as_path()),
-        &tried_filters(&library, log.is_some()),
+        filters.as_deref().unwrap_or(UNTRIED),
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
@@ -148,17 +150,27 @@ fn log_level(flag: Option<LogLevel>, variable: Option<&OsStr>) -> Result<Option<
     Ok((level != LogLevel::Off).then_some(level))
 }
 
+/// For the library, in place of the number of filters: it must do without lanes.
+const UNTRIED: &str = "untried";
+
 /// The seccomp filters of this process, which are the program's too, if they let live who tries
-/// what the library does: a number for the library, or a word that is none. Without filters,
-/// which is most often so, this costs one small file.
-fn tried_filters(library: &Path, speaks: bool) -> String {
+/// what the library does: a number for the library, or a word that is none. `None`: they kill who loads it. Without
+/// filters, which is most often so, this costs one small file.
+fn tried_filters(library: &Path, speaks: bool) -> Option<String> {
     let filters = trial::own_filters();
     if filters == 0 {
-        return "0".to_owned();
+        return Some("0".to_owned());
     }
     let problem = match trial::load(library, filters) {
         // Should they refuse something, the library says so itself.
-        Ok(trial) if !trial.standing.is_empty() => return filters.to_string(),
+        Ok(trial) if !trial.standing.is_empty() => return Some(filters.to_string()),
+        Ok(trial) if trial.version.is_empty() && trial.signal == Some(libc::SIGSYS) => {
+            complain(
+                "warning: a seccomp filter kills programs for a call that the library makes; the program runs \
+                 without it, on plain TCP",
+            );
+            return None;
+        }
         Ok(trial) => trial.obstacle(),
         Err(error) => format!(
             "the seccomp filters here cannot be tried: {}",
@@ -168,7 +180,7 @@ fn tried_filters(library: &Path, speaks: bool) -> String {
     if speaks {
         complain(&format!("warning: {problem}; connections stay on TCP"));
     }
-    "untried".to_owned()
+    Some(UNTRIED.to_owned())
 }
 
 /// Says on standard error if the library cannot get into the program. Returns whether to offer
