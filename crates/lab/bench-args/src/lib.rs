@@ -33,7 +33,7 @@ pub struct BenchArgs {
     )]
     pub variants: Vec<VariantArg>,
 
-    /// Numbers of clients for the redis workload
+    /// Numbers of clients for the redis workload, and of connections for 'busy'
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
     pub clients: Vec<u32>,
 

@@ -203,6 +203,7 @@ fn socket_options(args: &BenchArgs) -> Options {
     Options {
         variants: args.variants.iter().map(named).collect(),
         redis_clients: or(&args.clients, clients),
+        busy_connections: args.clients.clone(),
         redis_tests: if args.tests.is_empty() {
             tests.iter().map(|test| (*test).to_owned()).collect()
         } else {
@@ -222,6 +223,7 @@ fn verbs_options(args: &CommonArgs) -> Options {
         seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
         redis_clients: Vec::new(),
         redis_tests: Vec::new(),
+        busy_connections: Vec::new(),
         idle_connections: 1_000,
         idle_seconds: if args.quick { 3 } else { 10 },
         stall_seconds: match (args.quick, args.full) {

@@ -34,6 +34,8 @@ pub struct Options {
     pub seconds: u32,
     pub redis_clients: Vec<u32>,
     pub redis_tests: Vec<String>,
+    /// For the busy workload, if they were asked for.
+    pub busy_connections: Vec<u32>,
     /// How many connections the idle workload opens, and for how long it watches them.
     pub idle_connections: u32,
     pub idle_seconds: u32,

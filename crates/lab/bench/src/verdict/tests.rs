@@ -11,6 +11,7 @@ pub fn options() -> Options {
         repetitions: 1,
         seconds: 1,
         redis_clients: redis::CLIENTS.to_vec(),
+        busy_connections: Vec::new(),
         redis_tests: redis::TESTS.map(str::to_owned).into(),
         idle_connections: 1_000,
         idle_seconds: 10,

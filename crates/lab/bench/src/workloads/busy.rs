@@ -57,7 +57,11 @@ fn cells(options: &Options) -> Vec<Cell> {
     let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kinds = kinds(options, u32::try_from(cores).unwrap_or(u32::MAX));
-    let connections: &[u32] = if options.full { &[1, 10, 50] } else { &[1, 50] };
+    let connections: &[u32] = match (options.busy_connections.as_slice(), options.full) {
+        ([], true) => &[1, 10, 50],
+        ([], false) => &[1, 50],
+        (given, _) => given,
+    };
     // Odd, so that the median is a run, and many: the scheduler is no even coin.
     let repetitions = match options.brief {
         true => options.repetitions,

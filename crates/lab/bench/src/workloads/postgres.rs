@@ -14,6 +14,8 @@ use crate::words::{path_text, words};
 const PATIENCE_S: u32 = 60;
 /// The user that owns the database.
 const USER: &str = "postgres";
+/// The server keeps some connections for its owner.
+const CONNECTIONS_MORE: u32 = 20;
 /// Who runs the server where root may not.
 const NOBODY: u32 = 65_534;
 
@@ -38,6 +40,8 @@ pub(super) fn measure(
         "127.0.0.1",
         "-p",
         port,
+        "-N",
+        clients.saturating_add(CONNECTIONS_MORE),
         "-F"
     ]);
     let client_words = |options: Vec<String>| {
