@@ -16,6 +16,8 @@ const PROBE_VARIABLE: &str = "SLUICE_PROBE_FD";
 pub const FILTERS_VARIABLE: &str = "SLUICE_SECCOMP_FILTERS";
 /// A program that only prints its version must have ended by then, on a loaded machine too.
 pub const CHILD_TIMEOUT: Duration = Duration::from_secs(20);
+/// The first descriptor that is not standard input, output or error.
+const FIRST_FREE: i32 = 3;
 /// The library's two lines are no longer.
 const ANSWER_BYTES_MAX: usize = 1024;
 
@@ -52,7 +54,11 @@ pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 /// this process has, the library tries them. Waits at most twice [`CHILD_TIMEOUT`].
 pub fn load(library: &Path, filters: u32) -> io::Result<Trial> {
     let (reader, writer) = rustix::pipe::pipe()?;
-    rustix::io::fcntl_setfd(&reader, rustix::io::FdFlags::CLOEXEC)?;
+    // Beyond the numbers that the child's own standard descriptors get: one of them may be closed here.
+    let [reader, writer] =
+        [reader, writer].map(|end| rustix::io::fcntl_dupfd_cloexec(end, FIRST_FREE));
+    let (reader, writer) = (reader?, writer?);
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())?;
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("--version")

@@ -66,6 +66,18 @@ fn run_starts_a_daemon_and_the_next_run_uses_it() {
     let first = installation.daemon_pid();
     assert_eq!(installation.says(["run", "echo", "two"]), "two\n");
     assert_eq!(installation.daemon_pid(), first);
+    // It has a session of its own: what ends the one of the terminal does not reach it.
+    let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap();
+    let behind_name: Vec<_> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    assert_eq!(
+        behind_name[2..5],
+        [&*first.to_string(), &*first.to_string(), "0"]
+    );
     assert!(installation.says(["down"]).contains("has ended"));
     assert!(!installation.0.socket().exists());
 }
@@ -362,6 +374,13 @@ fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
     let text = stderr(&output);
     assert!(text.contains("power of two"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
+    // No directory for its log.
+    let nowhere = installation.0.path("nowhere/log");
+    let mut command = installation.0.sluice(["up", "--log-file"]);
+    let output = command.arg(&nowhere).output().unwrap();
+    let text = stderr(&output);
+    let what = format!("cannot write the log {}: No such file", nowhere.display());
+    assert!(text.contains(&what), "{text}");
     // No directory for its socket.
     let file = installation.0.path("file");
     std::fs::write(&file, "").unwrap();

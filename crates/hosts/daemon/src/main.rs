@@ -222,15 +222,20 @@ sluiced.toml(5), sluice\\-up(1), sluice\\-status(1), sluice\\-doctor(1)
 /// A second start instead of a fork: no state of this process can leak into the daemon.
 fn daemonize() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let arguments = std::env::args_os().skip(1);
-    let mut child = Command::new(std::env::current_exe()?)
+    let mut daemon = Command::new(std::env::current_exe()?);
+    daemon
         .args(arguments.filter(|argument| argument != "--daemonize"))
         .arg("--detached")
         // It may have been started by a program that runs under sluice.
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
+        .stdout(Stdio::piped());
+    // SAFETY: setsid may be called between fork and exec, and takes nothing. Who forks is not the first of its process
+    // group, so it cannot fail.
+    unsafe {
+        daemon.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+    }
+    let mut child = daemon.spawn()?;
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {
         BufReader::new(output).read_line(&mut line)?;
@@ -250,7 +255,6 @@ fn serve(arguments: Arguments) -> Outcome {
     if arguments.detached {
         // Whoever waits for the end of a pipe of the starting program must not wait for us.
         close_all_from(3)?;
-        let _ = rustix::process::setsid();
     }
     let peering = match &arguments.config {
         Some(path) => Some(sluice_peering::config::Config::load(path)?),
@@ -441,7 +445,13 @@ fn log_arguments(level: &str, format: LogFormat, file: Option<&Path>) -> io::Res
 fn start_log(arguments: &Arguments) -> Outcome {
     let filter = EnvFilter::try_new(&arguments.log)?;
     let writer = match &arguments.log_file {
-        Some(path) => BoxMakeWriter::new(LogFile::open(path)?),
+        Some(path) => BoxMakeWriter::new(LogFile::open(path).map_err(|error| {
+            let path = path.display();
+            io::Error::new(
+                error.kind(),
+                format!("cannot write the log {path}: {error}"),
+            )
+        })?),
         None => BoxMakeWriter::new(io::stderr),
     };
     let shares = LogShares::default();

@@ -255,6 +255,7 @@ impl Server {
             for client in self.receivers.turn(&self.poll, Instant::now()) {
                 self.remove(client);
             }
+            self.turn_out_who_is_not_read();
             self.answer_due();
             self.turn_fabric();
             self.turn_gateway();
@@ -630,6 +631,17 @@ impl Server {
     fn turn_out(&mut self, id: ClientId, reason: Reason) {
         self.send(id, &FromDaemon::Refused { reason }, &[]);
         self.remove(id);
+    }
+
+    /// Who has just come is told so when nobody can read what it says, and does not wait for what may not come. A
+    /// program that was read before waits, and keeps its lanes.
+    fn turn_out_who_is_not_read(&mut self) {
+        for client in self.receivers.take_unread() {
+            let has_program = |it: &Client| it.program.is_some() || it.is_introduced;
+            if !self.clients.get(&client).is_none_or(has_program) {
+                self.turn_out(client, Reason::Full);
+            }
+        }
     }
 
     /// The client is gone, and everything that it had.

@@ -6,8 +6,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, Scratch, sluiced, state_of, tcp_pair, wait_for};
-use sluice_control::client::Client;
+use common::{Daemon, Scratch, children_of, sluiced, state_of, tcp_pair, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
+use sluice_control::client::{Client, ClientError};
+use sluice_control::message::Reason;
+use sluice_lab::cgroup::Cgroup;
+use sluice_lab::verdict::made;
 
 /// A sluiced in a shell's limits (`ulimit` options).
 fn limited(limits: &str, arguments: &[&str]) -> Daemon {
@@ -96,4 +100,28 @@ fn a_limit_of_file_sizes_keeps_connections_on_tcp_and_ends_nothing() {
     assert_eq!(daemon.status()["lanes"]["in_use"], 0);
     assert_eq!(fs::metadata(&log).unwrap().len(), 64 << 10);
     assert!(daemon.ping().is_ok());
+}
+
+/// Each `sluice run` in a container at its limit of processes took ten seconds: the daemon waited until it could start
+/// the process that reads what programs say.
+#[test]
+fn who_comes_when_no_process_can_be_started_is_told_so_at_once() {
+    let group = Cgroup::with_processes("receiver", 1);
+    let Some(group) = made("no_process_can_be_started", group) else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    assert!(daemon.ping().is_ok());
+    fs::write(group.processes(), daemon.child.id().to_string()).unwrap();
+    for receiver in children_of(daemon.child.id()) {
+        let pid = Pid::from_raw(receiver.cast_signed()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    wait_for("the refusal", || {
+        // The death of the process may be seen behind the question, which it then takes along.
+        let full = Reason::Full;
+        matches!(daemon.ping(), Err(ClientError::Refused(reason)) if reason == full)
+    });
+    group.free_processes().expect("lifted");
+    wait_for("another process", || daemon.ping().is_ok());
 }

@@ -18,6 +18,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How all of them are called, in front of what they are for.
 const PREFIX: &str = "sluice-lab-";
 
+/// How many processes and threads may be in a group, in both versions.
+const PROCESSES_MAX: &str = "pids.max";
+
 /// How often a group is made again that was taken for another's remains before it was locked.
 const TRIES_MAX: u32 = 16;
 
@@ -57,6 +60,18 @@ impl Cgroup {
             &[("memory.max", &bytes)],
             &[("memory.limit_in_bytes", &bytes)],
         )
+    }
+
+    /// One with so many processes and threads; what is more when it is moved there stays.
+    pub fn with_processes(name: &str, count: u32) -> Verdict<Cgroup> {
+        let count = count.to_string();
+        let files = [(PROCESSES_MAX, &*count)];
+        Self::limited((name, "pids"), &files, &files)
+    }
+
+    /// Lifts that limit.
+    pub fn free_processes(&self) -> Verdict {
+        Ok(fs::write(self.path.join(PROCESSES_MAX), "max")?)
     }
 
     /// One of version 2 where groups below the topmost one have that controller there already; else of version 1. With

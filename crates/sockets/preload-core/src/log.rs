@@ -1,8 +1,12 @@
 //! Messages to standard error, if `SLUICE_LOG` asks for them. Formatting happens on the stack.
+//!
+//! Only what the process got as its standard error gets them, or what is opened for appending: the program may have
+//! closed that, and a connection or a data file may have its number.
 #![allow(unsafe_code)]
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sys::raw;
 
 /// How much is printed.
@@ -21,8 +25,14 @@ pub enum Level {
 
 static LEVEL: AtomicU32 = AtomicU32::new(0);
 
-/// Reads `SLUICE_LOG`.
+/// Device and inode of what was standard error when the library was loaded; zeroes if nothing was.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// Reads `SLUICE_LOG`, and looks at standard error.
 pub fn load() {
+    let [device, inode] = identity(libc::STDERR_FILENO).unwrap_or_default();
+    STDERR[0].store(device, Ordering::Relaxed);
+    STDERR[1].store(inode, Ordering::Relaxed);
     let level = match crate::config::variable(c"SLUICE_LOG").map(|v| v.to_bytes()) {
         Some(b"warn") => Level::Warn,
         Some(b"info") => Level::Info,
@@ -35,6 +45,34 @@ pub fn load() {
 /// Whether messages of this level are printed.
 pub fn enabled(level: Level) -> bool {
     LEVEL.load(Ordering::Relaxed) >= level as u32 && !crate::this_process::is_sandboxed()
+}
+
+/// Device and inode of an open file.
+fn identity(fd: i32) -> Option<[u64; 2]> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat writes no more than a `stat`.
+    raw::check(unsafe { raw::syscall2(libc::SYS_fstat, raw::int(fd), stat.as_mut_ptr() as usize) })
+        .ok()?;
+    // SAFETY: the call has succeeded, and so written all of it.
+    let stat = unsafe { stat.assume_init() };
+    Some([stat.st_dev, stat.st_ino])
+}
+
+/// Whether what has the number of standard error is that, or a log that the program has put there.
+fn is_stderr() -> bool {
+    let known = [0, 1].map(|at| STDERR[at].load(Ordering::Relaxed));
+    let is_same = identity(libc::STDERR_FILENO).is_some_and(|now| now == known);
+    // SAFETY: F_GETFL takes and returns numbers.
+    let flags = || {
+        raw::check(unsafe {
+            raw::syscall2(
+                libc::SYS_fcntl,
+                raw::int(libc::STDERR_FILENO),
+                libc::F_GETFL as usize,
+            )
+        })
+    };
+    is_same || flags().is_ok_and(|flags| flags as i32 & libc::O_APPEND != 0)
 }
 
 /// A line that grows on the stack, cut to 255 bytes.
@@ -65,7 +103,14 @@ impl Line {
         }
     }
 
-    /// Writes the line with its end to a descriptor. A failed write has nowhere to be reported.
+    /// Writes the line with its end to standard error. A failed write has nowhere to be reported.
+    pub fn write_to_stderr(self) {
+        if is_stderr() {
+            self.write_to(libc::STDERR_FILENO);
+        }
+    }
+
+    /// The same to a descriptor.
     pub fn write_to(mut self, fd: i32) {
         self.bytes[self.len] = b'\n';
         // SAFETY: the bytes live on this stack.
@@ -85,7 +130,7 @@ pub fn print(message: fmt::Arguments) {
     let mut line = Line::new();
     let pid = crate::this_process::pid();
     let _ = write!(line, "sluice[{pid}]: {message}");
-    line.write_to(libc::STDERR_FILENO);
+    line.write_to_stderr();
 }
 
 /// Prints a message of a level, if that level is on.

@@ -196,7 +196,7 @@ unsafe fn warn_of_clean_environment(env: *const *const c_char) {
     let mut line = log::Line::new();
     let what = "this program executes another one with an environment without LD_PRELOAD, so that one runs on plain TCP";
     let _ = core::fmt::Write::write_fmt(&mut line, format_args!("sluice: warning: {what}"));
-    line.write_to(libc::STDERR_FILENO);
+    line.write_to_stderr();
 }
 
 /// Before another program gets copies of the descriptors; [`Carry::end`] when it has them.

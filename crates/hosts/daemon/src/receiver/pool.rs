@@ -135,6 +135,8 @@ pub struct Pool {
     gone: VecDeque<(Instant, ClientId)>,
     /// Clients that no process can be given.
     failed: Vec<ClientId>,
+    /// Clients whom nobody reads, because no process could be started.
+    unread: Vec<ClientId>,
     /// How many may still be started in this turn.
     starts_left: u32,
     /// Processes that end.
@@ -160,6 +162,7 @@ impl Pool {
             lines: HashMap::new(),
             gone: VecDeque::new(),
             failed: Vec::new(),
+            unread: Vec::new(),
             starts_left: STARTS_PER_TURN_MAX,
             ending: Vec::new(),
             kept: Vec::new(),
@@ -302,7 +305,8 @@ impl Pool {
             waits.then_some(it.start_at).or(idle)
         });
         let ending = (!self.ending.is_empty()).then_some(now + RESTART_AFTER);
-        let failed = (!self.failed.is_empty()).then_some(now);
+        let failed = !(self.failed.is_empty() && self.unread.is_empty());
+        let failed = failed.then_some(now);
         let all = [asking, gone, ending, failed].into_iter().flatten();
         all.chain(starts).min()
     }
@@ -340,6 +344,11 @@ impl Pool {
         }
         self.starts_left = STARTS_PER_TURN_MAX;
         std::mem::take(&mut self.failed)
+    }
+
+    /// The clients whom nobody reads, because no process could be started for them just now.
+    pub fn take_unread(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.unread)
     }
 
     /// Ends all connections. The processes that have copies of their sockets end with sluiced; for
@@ -496,6 +505,7 @@ impl Pool {
                 Err(error) => {
                     tracing::warn!(reason = %error, "no process to receive what programs send: {error}");
                     it.start_at = now + RESTART_AFTER;
+                    self.unread.extend(&it.clients);
                 }
             }
         }
