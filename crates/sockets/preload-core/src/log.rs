@@ -62,15 +62,16 @@ fn identity(fd: i32) -> Option<[u64; 2]> {
 fn is_stderr() -> bool {
     let known = [0, 1].map(|at| STDERR[at].load(Ordering::Relaxed));
     let is_same = identity(libc::STDERR_FILENO).is_some_and(|now| now == known);
-    // SAFETY: F_GETFL takes and returns numbers.
     let flags = || {
-        raw::check(unsafe {
+        // SAFETY: F_GETFL takes and returns numbers.
+        let flags = unsafe {
             raw::syscall2(
                 libc::SYS_fcntl,
                 raw::int(libc::STDERR_FILENO),
                 libc::F_GETFL as usize,
             )
-        })
+        };
+        raw::check(flags)
     };
     is_same || flags().is_ok_and(|flags| flags as i32 & libc::O_APPEND != 0)
 }
