@@ -230,8 +230,8 @@ fn daemonize() -> Result<ExitCode, Box<dyn std::error::Error>> {
         .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // SAFETY: setsid may be called between fork and exec, and takes nothing. Who forks is not the first of its process
-    // group, so it cannot fail.
+    // SAFETY: setsid may be called between fork and exec, and takes nothing. A forked child does not lead a process
+    // group, so setsid cannot fail.
     unsafe {
         daemon.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
     }

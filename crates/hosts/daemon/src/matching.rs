@@ -126,7 +126,8 @@ pub struct Displaced {
     pub forgotten: u64,
 }
 
-/// Room for so many ends is never given back, and no room before it is for so many times the ends that there are.
+/// The tables always keep room for `ROOM_KEPT` ends. They shrink when they have room for `ROOM_PARTS` times as many ends
+/// as there are.
 const ROOM_KEPT: usize = 256;
 const ROOM_PARTS: usize = 4;
 
@@ -267,7 +268,7 @@ impl Matcher {
         }
     }
 
-    /// Gives the room back that many more ends took than there are now. Returns whether there was any.
+    /// Shrinks the tables if there were far more ends once than there are now. Returns whether it did.
     pub fn give_memory_back(&mut self) -> bool {
         let len = self.entries.len().max(ROOM_KEPT);
         if self.entries.capacity() / ROOM_PARTS < len {

@@ -15,8 +15,8 @@ use groups::{Hierarchies, Limited};
 
 /// Of what a group may still take, the rings of all lanes may take one part in so many: the rest is the program's.
 const PARTS: u64 = 4;
-/// Of what the rings may take, a chunk takes one part in so many if its rings can be made smaller for that: others come
-/// later.
+/// A chunk may take one part in so many of what is left for rings, because other chunks come later. Its rings are made
+/// smaller for that.
 const CHUNK_PARTS: u64 = 4;
 /// The smallest rings that are made for that, and how many lanes a chunk has at least then.
 const RING_BYTES_MIN: u32 = 16 << 10;
@@ -85,8 +85,8 @@ impl MemoryLimits {
         lock(&self.state).processes.remove(&client);
     }
 
-    /// What a chunk may be that was wanted to be so large, whose lanes have a ring that each of the writers writes to. None:
-    /// a group has no room for any.
+    /// Charges a chunk to the groups of its writers; each writer writes to one ring of every lane. The chunk has the
+    /// wanted size, or a smaller one. `None`: a group has no room for a chunk.
     pub fn charge(&self, writers: &[ClientId], wanted: Size) -> Option<(Size, Charge)> {
         let limited: Vec<Limited> = writers
             .iter()

@@ -633,8 +633,8 @@ impl Server {
         self.remove(id);
     }
 
-    /// Who has just come is told so when nobody can read what it says, and does not wait for what may not come. A
-    /// program that was read before waits, and keeps its lanes.
+    /// Refuses new clients when no process can be started that reads their messages: they would wait for an answer in
+    /// vain. A program that has introduced itself waits for the next such process, and keeps its lanes.
     fn turn_out_who_is_not_read(&mut self) {
         for client in self.receivers.take_unread() {
             let has_program = |it: &Client| it.program.is_some() || it.is_introduced;

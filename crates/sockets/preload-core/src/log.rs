@@ -1,7 +1,7 @@
 //! Messages to standard error, if `SLUICE_LOG` asks for them. Formatting happens on the stack.
 //!
-//! Only what the process got as its standard error gets them, or what is opened for appending: the program may have
-//! closed that, and a connection or a data file may have its number.
+//! A program may close its standard error, and then a connection or a data file can get that number. So messages go only to
+//! the file that was standard error at the start, or to one that is open for appending, as logs are.
 #![allow(unsafe_code)]
 
 use core::fmt::{self, Write};

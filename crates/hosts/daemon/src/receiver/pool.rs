@@ -135,7 +135,7 @@ pub struct Pool {
     gone: VecDeque<(Instant, ClientId)>,
     /// Clients that no process can be given.
     failed: Vec<ClientId>,
-    /// Clients whom nobody reads, because no process could be started.
+    /// Clients whose messages nobody reads, because no process could be started.
     unread: Vec<ClientId>,
     /// How many may still be started in this turn.
     starts_left: u32,
@@ -346,7 +346,7 @@ impl Pool {
         std::mem::take(&mut self.failed)
     }
 
-    /// The clients whom nobody reads, because no process could be started for them just now.
+    /// The clients whose messages nobody reads, because no process could be started just now.
     pub fn take_unread(&mut self) -> Vec<ClientId> {
         std::mem::take(&mut self.unread)
     }
