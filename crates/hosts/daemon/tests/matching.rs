@@ -349,3 +349,41 @@ fn an_end_is_bypassed_when_nobody_has_announced_the_other() {
     client.assert_quiet();
     assert_eq!(daemon.counter("ends_settled"), settled);
 }
+
+/// One turn reads 64 messages of a program. A server with 500 connections announces them at once, and its clients ask
+/// about the last ones before those are read.
+#[test]
+fn an_end_is_not_bypassed_whose_other_end_is_announced_behind_many() {
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let others = [daemon.program("one more"), daemon.program("another")];
+    let (unrelated, _far) = tcp_pair("127.0.0.1:0");
+    for end in 0..20 {
+        let (connected, accepted) = tcp_pair("127.0.0.1:0");
+        client.announce(end, &connected);
+        client.settle();
+        daemon.stop();
+        let ask = ToDaemon::AskPeer { end, generation: 1 };
+        client.client.send(&ask, &[]).unwrap();
+        // Some 280 fit a socket.
+        for program in others.iter().chain([&server]) {
+            (1000..1240).for_each(|many| program.announce(many, &unrelated));
+        }
+        server.announce(end, &accepted);
+        let begun = Instant::now();
+        daemon.go_on();
+        match next(&client.client).0 {
+            FromDaemon::Lane(lane) => {
+                assert_eq!(lane.end, end);
+                return;
+            }
+            // Who reads for sluiced is waited for, but not for longer than a second.
+            FromDaemon::NoPeer { .. } if begun.elapsed() >= Duration::from_secs(1) => {}
+            other => panic!("{other:?}"),
+        }
+        for program in others.iter().chain([&server]) {
+            program.settle();
+        }
+    }
+    panic!("it stood still each time");
+}

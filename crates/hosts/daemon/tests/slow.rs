@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 
-use common::{Daemon, tcp_pair, wait_for};
+use common::{Daemon, children_of, state_of, tcp_pair, wait_for};
 use sluice_control::client::Client;
 
 /// Where figures are served. A socket that is bound there and no more keeps the kernel from giving the port to others,
@@ -119,5 +119,32 @@ fn a_program_that_stands_still_stops_nobody() {
     drop((frozen, theirs, witness, ours));
     wait_for("the end of all connections", || {
         daemon.status()["ends_announced"] == 0
+    });
+}
+
+/// sluiced has a copy of each client's socket, for which epoll(7) goes on reporting the end. Whoever reads for it kept a
+/// processor busy until that was closed, too, and so kept it from sluiced.
+#[test]
+fn clients_that_have_ended_cost_nothing_until_sluiced_hears_of_it() {
+    let daemon = Daemon::start(&[]);
+    let program = daemon.program("program");
+    let readers = children_of(daemon.child.id());
+    assert!(!readers.is_empty());
+    daemon.signal(libc::SIGSTOP);
+    wait_for("the stop", || {
+        state_of(daemon.child.id()).as_deref() == Some("T")
+    });
+    drop(program);
+    for reader in readers {
+        let mut asleep = 0;
+        wait_for("sleep", || {
+            let sleeps = state_of(reader).as_deref() == Some("S");
+            asleep = if sleeps { asleep + 1 } else { 0 };
+            asleep == 50
+        });
+    }
+    daemon.signal(libc::SIGCONT);
+    wait_for("the end of the program", || {
+        daemon.status()["processes"].as_array().unwrap().is_empty()
     });
 }

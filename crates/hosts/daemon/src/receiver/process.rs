@@ -30,6 +30,9 @@ use crate::socket::SocketFacts;
 
 /// Messages of one client that are read before others get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 64;
+/// Turns after which a client counts as heard that always has more to say: what it had said when it was to be heard is
+/// read by then, as some 300 messages fit its socket.
+const TURNS_TO_HEAR_MAX: u32 = 16;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
 const CHANNEL: u64 = u64::MAX;
@@ -53,7 +56,13 @@ struct Process {
     /// The network namespace that sluiced knows without being given it.
     own_netns: Option<u64>,
     /// Everybody is to be heard, then this is to be said.
-    hear: Option<u64>,
+    hear: Option<Hearing>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hearing {
+    number: u64,
+    turns: u32,
 }
 
 /// Serves until sluiced, at the other end of `channel`, has gone.
@@ -110,25 +119,28 @@ impl Process {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
+            let is_crowded = events.len() == EVENTS_MAX;
+            let mut has_more = false;
             for event in &events {
                 let outcome = match event.data.u64() {
-                    CHANNEL => self.take_orders(),
+                    CHANNEL => self.take_orders().map(|()| false),
                     // Client numbers are 32-bit.
                     client => self.read(client as ClientId),
                 };
-                if outcome.is_err() {
-                    return Ok(());
+                match outcome {
+                    Ok(more) => has_more |= more,
+                    Err(_) => return Ok(()),
                 }
             }
-            let Some(number) = hear else {
+            let Some(Hearing { number, turns }) = hear else {
                 continue;
             };
-            if events.len() < EVENTS_MAX {
-                if self.report(&Report::Heard { number }, &[]).is_err() {
-                    return Ok(());
-                }
-            } else {
-                self.hear = self.hear.max(Some(number));
+            if is_crowded || has_more && turns < TURNS_TO_HEAR_MAX {
+                // A later question is answered with this one.
+                let turns = turns + u32::from(!is_crowded);
+                self.hear.get_or_insert(Hearing { number, turns });
+            } else if self.report(&Report::Heard { number }, &[]).is_err() {
+                return Ok(());
             }
         }
     }
@@ -153,7 +165,7 @@ impl Process {
                         self.closer.close(socket);
                     }
                 }
-                Order::Hear { number } => self.hear = Some(number),
+                Order::Hear { number } => self.hear = Some(Hearing { number, turns: 0 }),
             }
         }
     }
@@ -175,27 +187,32 @@ impl Process {
         }
     }
 
-    fn read(&mut self, client: ClientId) -> Result<(), Errno> {
+    /// Gives a client its turn. Whether it may have more to say.
+    fn read(&mut self, client: ClientId) -> Result<bool, Errno> {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for _ in 0..MESSAGES_PER_TURN_MAX {
             let Some(socket) = self.clients.get(&client) else {
-                return Ok(());
+                return Ok(false);
             };
             match unix::receive_with_sender(socket.raw(), &mut buffer) {
                 Ok(received) if received.len == 0 => {
+                    // sluiced has a copy, for which the kernel would report the end again and again until that is
+                    // closed, too.
+                    let _ = epoll::delete(&self.poll, socket);
                     // Nothing can come any more that a close would have to close.
                     self.clients.remove(&client);
-                    return self.report(&Report::Ended { client }, &[]);
+                    return self.report(&Report::Ended { client }, &[]).map(|()| false);
                 }
                 Ok(received) => self.pass_on(client, &buffer[..received.len], received)?,
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return Ok(false),
                 Err(_) => {
                     let _ = epoll::delete(&self.poll, socket);
-                    return self.report(&Report::Failed { client }, &[]);
+                    let failed = self.report(&Report::Failed { client }, &[]);
+                    return failed.map(|()| false);
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn pass_on(
