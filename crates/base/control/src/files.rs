@@ -58,6 +58,9 @@ impl Unusable {
                 is_folder_named: true,
                 ..
             } => format!("point {LIBDIR_VARIABLE} at the folder that holds it, or unset it"),
+            Self::Missing { looked, .. } if looked.is_empty() => {
+                format!("mount /proc, or set {LIBDIR_VARIABLE} to the folder that holds it")
+            }
             Self::Missing { .. } => format!(
                 "build all of Sluice with 'cargo build --release' ('cargo install' brings one \
                  program alone) and set {LIBDIR_VARIABLE} to its target/release, or install a package"

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use sluice_control::client::{Client, ClientError, may_be_a_containers};
 use sluice_control::files::DAEMON;
 use sluice_control::message::gateway::{Ask, Name, Tell};
-use sluice_control::message::{FromDaemon, Reason, ToDaemon};
+use sluice_control::message::{FromDaemon, ToDaemon};
 use sluice_control::paths;
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd;
@@ -177,7 +177,7 @@ fn ask(
     loop {
         let next = deadline.min(Instant::now() + LOOK_AGAIN);
         match client.receive_until(next) {
-            Ok((FromDaemon::Refused { reason }, _)) => return Err(refused(reason)),
+            Ok((FromDaemon::Refused { reason }, _)) => return Err(State::Refused { reason, pid }),
             Ok((answer, received)) => return Ok((answer, received, peer)),
             Err(ClientError::Hung) if next < deadline => {
                 if let Some(pid) = pid.filter(|pid| is_stopped(*pid)) {
@@ -207,20 +207,13 @@ pub fn daemon_process(pid: u32) -> Option<OwnedFd> {
     (name.trim_end() == DAEMON).then_some(process)
 }
 
-fn refused(reason: Reason) -> State {
-    // What to do is the state's hint to say.
-    let text = reason.to_string();
-    let what = text.split("; ").next().unwrap_or(&text);
-    State::Strange(format!("the daemon refused: {what}"))
-}
-
 /// `pid`: who listens.
 fn from_client(error: ClientError, pid: Option<u32>) -> State {
     match error {
         ClientError::NotRunning => State::Stale,
         ClientError::Hung => State::Hung(pid),
         ClientError::Version(theirs) => State::OtherVersion { theirs, pid },
-        ClientError::Refused(reason) => refused(reason),
+        ClientError::Refused(reason) => State::Refused { reason, pid },
         ClientError::Protocol => strange(),
         ClientError::System(errno) => State::Unreachable(words(errno)),
     }

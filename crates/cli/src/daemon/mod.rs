@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, geteuid, getuid, pidfd_send_signal};
 use sluice_control::files::DAEMON_EXIT_TAKEN;
-use sluice_control::message::VERSION;
+use sluice_control::message::{Reason, VERSION};
 use sluice_peering::Config;
 use sluice_peering::config::{Device, Remark};
 use sluice_sys::capability::{self, Capability};
 
 use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
 use crate::error::Outcome;
-use crate::error::{Failure, reason, without_numbers};
+use crate::error::{Failure, reason, start_hint, without_numbers};
 use crate::exec::close_descriptors_on_exec;
 use crate::terminal::print;
 use crate::{elf, locate};
@@ -61,7 +61,9 @@ pub enum State {
     Stopped(u32),
     /// A daemon of another protocol version.
     OtherVersion { theirs: u16, pid: Option<u32> },
-    /// No daemon at all, or one that refuses.
+    /// A daemon that does not do what it was asked for.
+    Refused { reason: Reason, pid: Option<u32> },
+    /// No daemon at all.
     Strange(String),
     /// The socket or its directory belongs to somebody who must not be trusted.
     WrongOwner(String),
@@ -87,6 +89,12 @@ impl fmt::Display for State {
                 "the daemon there{} speaks protocol version {theirs}, this sluice {VERSION}",
                 with_pid(*pid)
             ),
+            Self::Refused { reason, pid } => {
+                let text = reason.to_string();
+                // What to do about it is for the hint to say.
+                let what = text.split("; ").next().unwrap_or(&text);
+                write!(f, "the daemon{} refused: {what}", with_pid(*pid))
+            }
             Self::Strange(what) | Self::WrongOwner(what) => f.write_str(what),
             Self::Unreachable(why) => write!(f, "the socket cannot be reached: {why}"),
         }
@@ -114,6 +122,11 @@ impl State {
                 "replace it with 'sluice up', or end it with 'sluice down': programs keep the lanes \
                  that they have"
             }
+            Self::Refused { reason, .. } => {
+                let text = reason.to_string();
+                let hint = text.split_once("; ").map(|(_, hint)| hint);
+                return hint.unwrap_or("use another --socket").to_owned();
+            }
             Self::Strange(_) => {
                 "end the daemon with the sluice that started it, or use another --socket"
             }
@@ -128,7 +141,11 @@ impl State {
         match self {
             Self::Stopped(pid)
             | Self::Hung(Some(pid))
-            | Self::OtherVersion { pid: Some(pid), .. } => Some(*pid),
+            | Self::OtherVersion { pid: Some(pid), .. }
+            | Self::Refused {
+                reason: Reason::Full,
+                pid: Some(pid),
+            } => Some(*pid),
             _ => None,
         }
     }
@@ -306,7 +323,7 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
                 command.get_program().display(),
                 reason(&error)
             ),
-            "check its permissions, or set SLUICE_LIBDIR to the folder of a working one",
+            start_hint(&error),
         )
     })?;
     let words = child.stderr.take();
@@ -661,6 +678,10 @@ mod tests {
             State::OtherVersion {
                 theirs: 1,
                 pid: Some(7),
+            },
+            State::Refused {
+                reason: Reason::Descriptors,
+                pid: None,
             },
             State::Strange("x".to_owned()),
             State::WrongOwner("x".to_owned()),

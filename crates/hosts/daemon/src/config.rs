@@ -36,8 +36,14 @@ pub const WAITING_PER_CLIENT_MAX: usize = 8_192;
 /// The same over all programs, which bounds the memory of the tables to some 60 MB.
 pub const WAITING_MAX: usize = 262_144;
 
-/// Descriptors that are not clients' or chunks'.
+/// Clients beyond the most programs, who may ask and must not introduce themselves: `sluice status` and
+/// `sluice down` work where there is no room for another program.
+pub const VISITORS_MAX: usize = 4;
+
+/// Descriptors that are neither programs' nor chunks'.
 const DESCRIPTORS_OWN: u64 = 64;
+/// With fewer sluiced does not start: it would serve a program or two and refuse the next.
+const DESCRIPTORS_MIN: u64 = 128;
 /// Descriptors held for each client: its socket, its parking table, its end table, and possibly its
 /// network namespace and what looks up sockets there.
 const DESCRIPTORS_PER_CLIENT: u64 = 5;
@@ -45,6 +51,7 @@ const DESCRIPTORS_PER_CLIENT: u64 = 5;
 /// What the limit of open files leaves room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Programs. Of other clients, [`VISITORS_MAX`] more may be there.
     pub clients_max: usize,
     /// A chunk costs one descriptor.
     pub chunks_max: usize,
@@ -61,20 +68,35 @@ impl Limits {
         }
     }
 
-    /// Raises the soft limits to the hard ones, of open files and of the size of chunks, which
-    /// are files, too; divides the former.
-    pub fn of_this_process() -> Limits {
-        for resource in [Resource::Nofile, Resource::Fsize] {
-            let maximum = getrlimit(resource).maximum;
-            let raised = Rlimit {
-                current: maximum,
-                maximum,
-            };
-            // An unprivileged process may always raise the soft limit; should a sandbox refuse,
-            // the soft limit is what there is.
-            let _ = setrlimit(resource, raised);
+    /// What the limit of open files of this process leaves room for, once it is raised.
+    ///
+    /// # Errors
+    /// It is too low to serve programs; the text says what to do.
+    pub fn of_this_process() -> Result<Limits, String> {
+        raise_soft_limits();
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+        if descriptors < DESCRIPTORS_MIN {
+            return Err(format!(
+                "sluiced may open {descriptors} files here and needs {DESCRIPTORS_MIN}; raise the hard limit \
+                 ('ulimit -Hn', LimitNOFILE= of a unit)"
+            ));
         }
-        Limits::for_descriptors(getrlimit(Resource::Nofile).current.unwrap_or(1 << 20))
+        Ok(Limits::for_descriptors(descriptors))
+    }
+}
+
+/// Raises the soft limits of this process to the hard ones, of open files and of the size of chunks, which
+/// are files, too.
+pub fn raise_soft_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let maximum = getrlimit(resource).maximum;
+        let raised = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        // An unprivileged process may always raise the soft limit; should a sandbox refuse, the soft limit is
+        // what there is.
+        let _ = setrlimit(resource, raised);
     }
 }
 
@@ -84,13 +106,13 @@ mod tests {
 
     #[test]
     fn limits_stay_within_the_descriptors() {
-        for descriptors in [256, 1024, 20_000, 1 << 20] {
+        for descriptors in [DESCRIPTORS_MIN, 256, 1024, 20_000, 1 << 20] {
             let limits = Limits::for_descriptors(descriptors);
             let used = limits.clients_max as u64 * DESCRIPTORS_PER_CLIENT
                 + limits.chunks_max as u64
                 + DESCRIPTORS_OWN;
             assert!(used <= descriptors, "{descriptors}: {used}");
+            assert!(limits.clients_max > 1, "{descriptors}");
         }
-        assert_eq!(Limits::for_descriptors(10).clients_max, 1);
     }
 }

@@ -300,7 +300,7 @@ fn serve(arguments: Arguments) -> Outcome {
         one_namespace: arguments.one_namespace,
         user_share: arguments.user_share,
     };
-    let limits = Limits::of_this_process();
+    let limits = Limits::of_this_process()?;
     let listener = Listener::bind(&config.socket, config.allow_all_users)?;
     // With capabilities that are needed for no more than this.
     let prover = Prover::new(config.one_namespace, !config.allow_all_users);

@@ -17,7 +17,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 use sluice_sys::unix::{self, Credentials, Fd, Received};
 
-use crate::config::{Config, Limits};
+use crate::config::{Config, Limits, VISITORS_MAX};
 use crate::counters::Counters;
 use crate::disposal::dispose;
 use crate::fabric::Fabric;
@@ -393,7 +393,7 @@ impl Server {
         origin: Origin,
         introducer: Option<Arc<EndTable>>,
     ) {
-        let is_full = self.clients.len() >= self.limits.clients_max;
+        let is_full = self.clients.len() >= self.limits.clients_max + VISITORS_MAX;
         if is_full || !self.client_shares.have_room(&[payer]) {
             self.refuse(socket, Reason::Full);
             return;
@@ -534,9 +534,21 @@ impl Server {
         hello: &Hello,
         received: &mut Received,
     ) -> Result<(), Reason> {
+        // Visitors may be among them; counting takes long, and is seldom needed.
+        let is_full = self.clients.len() > self.limits.clients_max
+            && self
+                .clients
+                .values()
+                .filter(|it| it.program.is_some())
+                .count()
+                >= self.limits.clients_max;
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
+        if is_full {
+            self.counters.clients_refused += 1;
+            return Err(Reason::Full);
+        }
         let introducer = client.introducer.take();
         let program = Program::new(hello, client.credentials, received, introducer);
         let program = program.map_err(|error| {

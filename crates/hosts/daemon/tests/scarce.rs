@@ -6,10 +6,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use common::{Daemon, Scratch, children_of, sluiced, state_of, tcp_pair, wait_for};
+use common::{
+    Daemon, Scratch, children_of, end_table, event_flag, hello, parking, sluiced, state_of,
+    tcp_pair, wait_for,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use sluice_control::client::{Client, ClientError};
-use sluice_control::message::Reason;
+use sluice_control::message::{FromDaemon, Reason};
 use sluice_lab::cgroup::Cgroup;
 use sluice_lab::verdict::made;
 
@@ -100,6 +103,40 @@ fn a_limit_of_file_sizes_keeps_connections_on_tcp_and_ends_nothing() {
     assert_eq!(daemon.status()["lanes"]["in_use"], 0);
     assert_eq!(fs::metadata(&log).unwrap().len(), 64 << 10);
     assert!(daemon.ping().is_ok());
+}
+
+#[test]
+fn who_only_asks_is_answered_where_there_is_no_room_for_programs() {
+    let mut daemon = limited("-n 128", &[]);
+    // Five descriptors for each, of half of those that are not sluiced's own.
+    let programs: Vec<_> = (0..6).map(|_| daemon.program("one of many")).collect();
+    let next = daemon.connect();
+    let tables = [event_flag(), parking(), end_table()];
+    let descriptors = tables.each_ref().map(sluice_sys::unix::Fd::raw);
+    next.send(&hello("one too many"), &descriptors).unwrap();
+    let refused = FromDaemon::Refused {
+        reason: Reason::Full,
+    };
+    assert_eq!(common::next(&next).0, refused);
+    let document = daemon.status();
+    assert_eq!(document["counters"]["clients_refused"], 1, "{document}");
+    let path = daemon.socket();
+    sluice_control::client::shutdown(&path, common::PATIENCE).unwrap();
+    assert!(daemon.wait().success());
+    drop(programs);
+}
+
+#[test]
+fn a_limit_of_few_descriptors_is_refused_at_the_start() {
+    let scratch = Scratch::new();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 127; exec \"$@\"", "sh"]);
+    shell.arg(sluiced()).arg("--socket").arg(scratch.socket());
+    let said = shell.output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("127 files here and needs 128"), "{text}");
+    assert!(!scratch.socket().exists());
 }
 
 /// Each `sluice run` in a container at its limit of processes took ten seconds: the daemon waited until it could start

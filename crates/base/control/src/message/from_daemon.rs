@@ -28,7 +28,10 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::Version => "sluiced speaks another protocol version; restart it",
             Self::User => "sluiced serves another user; start one of your own",
-            Self::Full => "sluiced has no room for more programs; raise its limit of open files",
+            Self::Full => {
+                "sluiced has no room for more programs; raise its limits of open files and of processes, or its \
+                 --user-share"
+            }
             Self::Descriptors => "sluiced did not get the descriptors that it needs",
             Self::Protocol => "sluiced did not understand the message",
             Self::Taken => "another process does that for sluiced already",

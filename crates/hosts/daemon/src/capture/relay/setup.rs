@@ -22,7 +22,7 @@ use super::{
 };
 use crate::capture::advertisement::ADDRESSES_MAX;
 use crate::capture::orders::{Counts, Notice, tell};
-use crate::config::Limits;
+use crate::config::raise_soft_limits;
 
 /// Connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
@@ -55,7 +55,7 @@ pub fn serve(config: Config, sluiced: OwnedFd) -> Result<(), Failure> {
 }
 
 fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Failure> {
-    Limits::of_this_process();
+    raise_soft_limits();
     let connections_max = connections_max();
     let cgroup = match &choice.cgroup {
         Some(path) => Cgroup::open(path)?,
