@@ -99,6 +99,9 @@ limits! {
         /// A thread whose reads by TCP get so many bytes between two waits does not poll in the second: what a wake-up costs
         /// is little beside them, and while it sleeps the kernel makes larger pieces of what comes (decision 0004).
         bulk_bytes = 32_768;
+        /// The kernel copies so many bytes in a nanosecond at least: a call that took no longer than that and a yield
+        /// found there what it took, and did not sleep.
+        bytes_per_ns_copied = 2;
     }
     "Whether others want the processor" {
         /// What a yield that let somebody run adds, to a number from which one that did not takes 1.

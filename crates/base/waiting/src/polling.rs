@@ -52,6 +52,11 @@ impl Polling {
         }
     }
 
+    /// Whether it may poll at all.
+    pub const fn polls(&self) -> bool {
+        self.budget_ns > 0
+    }
+
     /// How long the wait has lasted, as of the last look at the clock.
     pub const fn waited_ns(&self) -> u64 {
         self.now_ns.saturating_sub(self.start_ns)

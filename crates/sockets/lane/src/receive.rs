@@ -68,17 +68,20 @@ pub fn receive(
     request: &Request,
     kernel: KernelRead,
 ) -> Result<usize, Errno> {
+    let total = parts_bytes(request.parts);
+    let is_plain = !request.dontwait && !request.peek && !request.waitall && total > 0;
     let mut reader = Reader {
         end,
         generation,
         fd,
         request,
-        total: parts_bytes(request.parts),
+        total,
         done: 0,
         naps: Naps::new(fd, SocketTimeout::Receive),
         held_awake: 0,
         stopped: None,
         note_lock: None,
+        sleeps_first: is_plain && end.gaps.are_long(),
         kernel,
     };
     let mut spinner: Option<Spinner> = None;
@@ -100,7 +103,8 @@ pub fn receive(
             return reader.finish(Err(Errno::AGAIN));
         }
         let spinner = spinner.get_or_insert_with(|| Spinner::start(end.gaps.budget_ns()));
-        if spinner.step() {
+        if spinner.polls() && spinner.step() {
+            reader.sleeps_first = false;
             continue;
         }
         if let Step::Done(result) = reader.sleep(spinner) {
@@ -123,6 +127,9 @@ struct Reader<'a, 'k> {
     stopped: Option<Errno>,
     /// While others have copies of the ring's bytes.
     note_lock: Option<NoteLock>,
+    /// The call is about to sleep in the kernel where the ring has nothing. What the kernel has it gets there, so it is
+    /// not asked before: that is a second system call, and where all sleep the only thing that a lane would cost.
+    sleeps_first: bool,
     kernel: KernelRead<'k>,
 }
 
@@ -198,6 +205,7 @@ impl<'a> Reader<'a, '_> {
             Ok(Next::Owed(owed)) => self.read_to_switch(rx, &into, owed),
             Ok(Next::Ring(_)) if self.request.peek => self.peek(rx, &into, 0),
             Ok(Next::Ring(available)) => self.read_ring(rx, &into, available),
+            Ok(Next::Tcp | Next::Empty) if self.sleeps_first && self.done == 0 => Step::Nothing,
             Ok(Next::Tcp) => self.read_free(rx, &into),
             Ok(Next::Empty) if end.is_end_near() || self.is_end_check_due(&mut rx) => {
                 self.read_free(rx, &into)
@@ -371,6 +379,7 @@ impl<'a> Reader<'a, '_> {
         if let Some(errno) = self.stopped {
             return Step::Done(self.finish(Err(errno)));
         }
+        let was_asked = !core::mem::take(&mut self.sleeps_first);
         let end = self.end;
         let mut rx = match end.lock_rx(self.generation) {
             Locked::Held(rx) => rx,
@@ -388,12 +397,13 @@ impl<'a> Reader<'a, '_> {
             }
             return Step::Again;
         }
-        end.events.slept();
-        let asleep_ns = now_ns();
         let piece = self.rest(false);
         let result = self.read_kernel(rx, Some(&into), piece);
-        end.gaps
-            .record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
+        let asleep_ns = now_ns().saturating_sub(spinner.now_ns());
+        if was_asked || has_slept(asleep_ns, result) {
+            end.events.slept();
+            end.gaps.record(spinner.gap_with_sleep_ns(asleep_ns));
+        }
         Step::Done(self.finish(result))
     }
 
@@ -492,6 +502,12 @@ impl<'a> Reader<'a, '_> {
     }
 }
 
+/// Whether a read that took so long waited for what it got, and did not find it there.
+fn has_slept(took_ns: u64, result: Result<usize, Errno>) -> bool {
+    let copied_ns = result.unwrap_or(0) as u64 / LIMITS.bytes_per_ns_copied;
+    took_ns > LIMITS.yield_switch_ns + copied_ns
+}
+
 /// Bytes in the kernel that come before whatever a sender with a write in flight is about to
 /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
 /// dead one waits until there is room for what it had written before.
@@ -512,5 +528,19 @@ fn bytes_before_write(end: &End, fd: i32, rx: &mut Rx, into: &Direction) -> u64 
         u64::from(queued)
     } else {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_only_copied_has_not_slept() {
+        assert!(!has_slept(900, Ok(100)));
+        assert!(has_slept(4_000, Ok(100)));
+        assert!(has_slept(4_000, Err(Errno::INTR)));
+        assert!(!has_slept(20_000, Ok(64 << 10)));
+        assert!(has_slept(60_000, Ok(64 << 10)));
     }
 }

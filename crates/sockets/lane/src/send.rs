@@ -239,8 +239,9 @@ impl<'a> Writer<'a, '_> {
         if self.total == 0 {
             return self.write_kernel(tx);
         }
-        let now = now_ns();
-        if tx.stream.is_on_ring() && self.is_peer_gone(&mut tx, &out, now) {
+        // Bytes that go by TCP need no clock.
+        let now = tx.stream.is_on_ring().then(now_ns);
+        if now.is_some_and(|now| self.is_peer_gone(&mut tx, &out, now)) {
             end.set_peer_done();
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
@@ -262,6 +263,7 @@ impl<'a> Writer<'a, '_> {
                 return self.write_kernel(tx);
             }
         }
+        let now = now.unwrap_or_else(now_ns);
         if !self.begin(&mut tx, &out) {
             return self.write_kernel(tx);
         }

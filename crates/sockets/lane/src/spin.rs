@@ -176,6 +176,11 @@ impl Gaps {
         self.known().may_poll(&LIMITS, ceiling_ns()) && !is_best_asleep()
     }
 
+    /// Whether the gaps alone say that the next wait does not poll.
+    pub fn are_long(&self) -> bool {
+        !self.known().may_poll(&LIMITS, ceiling_ns())
+    }
+
     /// A wait begins: how long it may poll.
     pub fn budget_ns(&self) -> u64 {
         let (before, ceiling_ns) = (self.known(), ceiling_ns());
@@ -225,6 +230,11 @@ impl Spinner {
         let now = now_ns();
         let is_off = now < OFF_UNTIL_NS.load(Ordering::Relaxed);
         Self(Polling::start(now, if is_off { 0 } else { budget_ns }))
+    }
+
+    /// Whether this wait polls at all.
+    pub fn polls(&self) -> bool {
+        self.0.polls()
     }
 
     /// How long this wait has lasted, as of the last look at the clock.

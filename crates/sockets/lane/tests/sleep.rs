@@ -3,7 +3,9 @@
 mod common;
 
 use common::{BLOCK, Pair, SMALL_RING, bytes_at, check_bytes};
+use sluice_lane::spin::set_ceiling_us;
 use sluice_lane::wait;
+use sluice_sys::errno::Errno;
 
 #[test]
 fn ring_left_again_with_tcp_bytes_owed_before_it() {
@@ -49,4 +51,33 @@ fn ring_with_the_next_bytes() {
         Some(wait::Refused::Awake),
         "nobody would wake the sleeper"
     );
+}
+
+/// Bytes of a reader that sleeps come by the kernel. Who asked it before, without waiting, paid a second system call
+/// for each read.
+#[test]
+fn who_is_about_to_sleep_asks_the_kernel_once() {
+    // Nobody polls.
+    set_ceiling_us(0);
+    let pair = Pair::enabled(SMALL_RING);
+    let mut calls = Vec::new();
+    let mut read = |buffer: &mut [u8], how| {
+        calls.clear();
+        let result = pair.b.recv_with(buffer, how, &mut |piece, rest| {
+            calls.push(piece.dontwait);
+            if piece.dontwait {
+                return Err(Errno::AGAIN);
+            }
+            rest[..3].copy_from_slice(b"abc");
+            Ok(3)
+        });
+        (result, calls.clone())
+    };
+    let mut buffer = [0; 10];
+    assert_eq!(read(&mut buffer, BLOCK), (Ok(3), vec![false]));
+    assert_eq!(&buffer[..3], b"abc");
+    // What is in the ring comes before what the kernel may have.
+    assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
+    assert_eq!(read(&mut buffer, BLOCK), (Ok(10), vec![]));
+    check_bytes(0, &buffer);
 }

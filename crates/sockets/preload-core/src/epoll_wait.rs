@@ -551,11 +551,10 @@ impl Waiter<'_> {
         }
         let since_ns = now_ns();
         let result = if found == 0 && !awake {
-            let asleep_ns = now_ns();
             let got = (self.kernel)(self.events, self.max as c_int, left);
             self.this
                 .gaps
-                .record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
+                .record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(since_ns)));
             Some(got)
         } else {
             None

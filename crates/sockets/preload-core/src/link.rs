@@ -138,7 +138,10 @@ pub fn meet() {
         Err(Errno(libc::EPERM)) => {
             RETRY_AT_NS.store(now + DISTRUST_NS, Ordering::Relaxed);
         }
-        Err(errno) => log!(Warn, "no daemon: {}", errno.name()),
+        Err(errno @ Errno(libc::ENOENT | libc::ECONNREFUSED)) => {
+            log!(Warn, "no daemon: {}", errno.name());
+        }
+        Err(errno) => log!(Warn, "the daemon cannot be asked: {}", errno.name()),
     }
 }
 

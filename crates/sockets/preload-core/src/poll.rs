@@ -290,9 +290,8 @@ fn sleep(
         }
     }
     let result = if may_sleep {
-        let asleep_ns = now_ns();
         let result = ask(entries, slots, left, kernel);
-        GAPS.record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
+        GAPS.record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(spinner.now_ns())));
         Some(result)
     } else {
         None
