@@ -1,5 +1,7 @@
 //! From the command line to the command, and from its end to the exit status.
 
+use std::io::ErrorKind::BrokenPipe;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
@@ -20,9 +22,15 @@ pub fn main() -> u8 {
                 error.kind(),
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             ) {
-                // Whoever does not read help does not miss it.
-                let _ = error.print();
-                return 0;
+                return match error.print() {
+                    Ok(()) => 0,
+                    // Whoever does not read help does not miss it.
+                    Err(error) if error.kind() == BrokenPipe => 0,
+                    Err(error) => {
+                        terminal::complain(&terminal::unwritten(&error).to_string());
+                        1
+                    }
+                };
             }
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text);

@@ -81,6 +81,18 @@ pub fn reason(error: &std::io::Error) -> String {
     }
 }
 
+/// What to do about a program of ours that cannot be started, without a full stop.
+pub fn start_hint(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => "raise the limit of processes ('ulimit -u', pids.max of the cgroup)",
+        Some(libc::EMFILE) => "raise the limit of open files ('ulimit -n')",
+        Some(libc::ENFILE) => "raise the machine's limit of open files (fs.file-max)",
+        Some(libc::ENOMEM) => "give it more memory",
+        Some(libc::ENOENT) => "check that /proc is mounted, and install Sluice again",
+        _ => "check its permissions, or set SLUICE_LIBDIR to the folder of a working one",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +106,14 @@ mod tests {
         );
         assert_eq!(failure.status, 1);
         assert_eq!(failure.with_status(125).status, 125);
+    }
+
+    #[test]
+    fn what_to_do_about_a_start_depends_on_the_error() {
+        let hint = |code| start_hint(&std::io::Error::from_raw_os_error(code));
+        assert!(hint(libc::EAGAIN).contains("pids.max"));
+        assert!(hint(libc::EMFILE).contains("ulimit -n"));
+        assert!(hint(libc::EACCES).contains("permissions"));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use crate::error::EXIT_OWN_FAILURE;
+
 /// A program, its arguments and its environment in the form that execve(2) takes.
 pub struct Image {
     program: CString,
@@ -151,6 +153,7 @@ impl Supervisor {
                 child_default.as_ptr(),
                 child_before.as_mut_ptr(),
             );
+            let front = libc::getpid();
             match libc::fork() {
                 -1 => {
                     let error = io::Error::last_os_error();
@@ -158,6 +161,12 @@ impl Supervisor {
                     Err(error)
                 }
                 0 => {
+                    // Whoever kills the front with SIGKILL means the program. A front that has ended already
+                    // sends no signal any more.
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    if libc::getppid() != front {
+                        libc::_exit(c_int::from(EXIT_OWN_FAILURE));
+                    }
                     // It is this process's alone, and execve(2) would have kept it.
                     if is_subreaper {
                         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::Deserialize;
 
 use crate::terminal::harmless;
@@ -17,6 +18,8 @@ pub const FILE_VARIABLE: &str = "SLUICE_STATS_FILE";
 
 /// The summary reads no more of the file than this; a family of 100,000 processes fits.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+/// What the names of directories begin with, in a temporary directory.
+const DIRECTORY_PREFIX: &str = "sluice-stats-";
 /// Different reasons that are kept apart.
 const REASONS_MAX: usize = 64;
 
@@ -99,8 +102,8 @@ impl Summary {
         };
         if self.processes == 0 && self.unreadable == 0 {
             line(
-                "no process wrote statistics; the program made none at its end (killed, or \
-                 not preloaded: see 'sluice doctor')"
+                "no process wrote statistics: the program was killed, could not write the file \
+                 (disk, limits), or did not load the library (see 'sluice doctor')"
                     .to_owned(),
             );
             return text;
@@ -151,6 +154,8 @@ impl Summary {
 pub struct StatsFile {
     directory: PathBuf,
     path: PathBuf,
+    /// On the directory, which belongs to a living process as long as it is held.
+    _lock: File,
 }
 
 impl StatsFile {
@@ -165,15 +170,25 @@ impl StatsFile {
         } else {
             (0o700, 0o600)
         };
+        remove_abandoned(parent);
         let mut random = [0_u8; 16];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        // So few come whole (getrandom(2)).
+        getrandom(&mut random, GetRandomFlags::empty())?;
         let (outer, inner) = random.split_at(8);
         let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
-        let directory = parent.join(format!("sluice-stats-{}", hex(outer)));
+        let directory = parent.join(format!("{DIRECTORY_PREFIX}{}", hex(outer)));
         // Fails if somebody has made it before us.
         fs::DirBuilder::new().mode(0o700).create(&directory)?;
         let path = directory.join(hex(inner));
-        let made = Self { directory, path };
+        // Held until this process ends, however it ends.
+        let lock = File::open(&directory)?;
+        // Whoever looks whether it was left behind holds it for a moment.
+        lock.lock()?;
+        let made = Self {
+            directory,
+            path,
+            _lock: lock,
+        };
         File::options()
             .write(true)
             .create_new(true)
@@ -206,6 +221,38 @@ impl StatsFile {
 impl Drop for StatsFile {
     fn drop(&mut self) {
         self.remove();
+    }
+}
+
+/// Removes what processes of this user have left that were killed. A program that one of them started may run on and
+/// write: to a file that nobody would have read.
+fn remove_abandoned(parent: &Path) {
+    let user = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let is_ours = name
+            .as_encoded_bytes()
+            .starts_with(DIRECTORY_PREFIX.as_bytes())
+            && entry
+                .metadata()
+                .is_ok_and(|it| it.is_dir() && it.uid() == user);
+        if !is_ours {
+            continue;
+        }
+        let directory = entry.path();
+        let opened = File::options()
+            .read(true)
+            .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+            .open(&directory);
+        if opened.is_ok_and(|it| it.try_lock().is_ok()) {
+            let files = fs::read_dir(&directory).into_iter().flatten().flatten();
+            let removed = files.filter(|file| fs::remove_file(file.path()).is_ok());
+            // One without a file is new: it is not locked yet.
+            if removed.count() > 0 {
+                let _ = fs::remove_dir(&directory);
+            }
+        }
     }
 }
 
@@ -261,6 +308,26 @@ mod tests {
     fn a_silent_program_is_said_to_be_silent() {
         let text = Summary::read(&b""[..]).unwrap().text();
         assert!(text.contains("no process wrote statistics"), "{text}");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_goes_with_the_next() {
+        let parent = std::env::temp_dir().join(format!("sluice-left-{}", std::process::id()));
+        fs::create_dir(&parent).unwrap();
+        let living = StatsFile::create(&parent).unwrap();
+        let left = std::mem::ManuallyDrop::new(StatsFile::create(&parent).unwrap());
+        let (path, directory) = (left.path.clone(), left.directory.clone());
+        // As the kernel does when it ends the process.
+        left._lock.unlock().unwrap();
+        // It was made in this moment by somebody who has not locked it yet.
+        let new = parent.join(format!("{DIRECTORY_PREFIX}0"));
+        fs::create_dir(&new).unwrap();
+        let next = StatsFile::create(&parent).unwrap();
+        assert!(!path.exists() && !directory.exists());
+        assert!(new.exists() && living.path.exists() && next.path.exists());
+        drop((living, next));
+        fs::remove_dir(new).unwrap();
+        fs::remove_dir(parent).unwrap();
     }
 
     #[test]

@@ -99,11 +99,16 @@ pub fn print(text: &str) -> Result<bool, Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::new(
-            format!("cannot write to standard output: {}", reason(&error)),
-            "check where it is redirected to",
-        )),
+        Err(error) => Err(unwritten(&error)),
     }
+}
+
+/// What a command says that could not write what it was asked for.
+pub fn unwritten(error: &io::Error) -> Failure {
+    Failure::new(
+        format!("cannot write to standard output: {}", reason(error)),
+        "check where it is redirected to",
+    )
 }
 
 /// Writes a line to standard error with the program's name before it. Nobody can be told if

@@ -405,3 +405,38 @@ fn with_statistics_a_program_is_stopped_and_continued_alone() {
     rustix::process::kill_process(program, rustix::process::Signal::CONT).unwrap();
     assert_eq!(child.0.wait().unwrap().code(), Some(4));
 }
+
+/// Whoever kills what a supervisor has started means the program, not the process in front of it.
+#[test]
+fn with_statistics_the_program_dies_with_sluice() {
+    let scratch = scratch();
+    let left = || {
+        let entries = fs::read_dir(&scratch.0).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names
+            .filter(|name| name.starts_with("sluice-stats"))
+            .count()
+    };
+    let (mut child, _program) = start_with_statistics(&scratch, "echo $$; exec sleep 1000");
+    child.0.kill().unwrap();
+    // The program has the other end, and nobody else.
+    let mut rest = String::new();
+    let mut out = child.0.stdout.take().unwrap();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.0.wait().unwrap().signal(), Some(libc::SIGKILL));
+    assert_eq!(left(), 1, "nobody was there to remove it");
+    let mut next = scratch.sluice(["run", "--no-daemon", "--stats", "--", "true"]);
+    assert!(next.output().unwrap().status.success());
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    let scratch = scratch();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = scratch.sluice(["run", "--help"]).stdout(full).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("cannot write to standard output"), "{text}");
+}

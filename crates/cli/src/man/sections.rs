@@ -98,7 +98,7 @@ pub static PAGES: [Page; 17] = [
                          and the next 'sluice run' starts another. Where 'sluice run' starts it as \
                          process 1 of a container, or takes orphans (prctl(2)), it stays in front \
                          of the program, passes signals on and ends as it ended: the program \
-                         would be the daemon's parent otherwise.",
+                         would be the daemon's parent otherwise. SIGKILL to it ends the program, too.",
                     ),
                     Text(
                         "The daemon is given the sockets of connections, so only one of the same \

@@ -61,12 +61,16 @@ pub struct Block {
 }
 
 /// Where the directory is when nobody says otherwise: `$XDG_RUNTIME_DIR/sluice-verbs`, else
-/// `/tmp/sluice-<uid>/verbs`.
+/// `/tmp/sluice-<uid>/verbs`. After `su` the variable can name the former user's directory, which is passed over.
 pub fn default_path() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if Path::new(&dir).is_dir() => PathBuf::from(dir).join("sluice-verbs"),
+        Some(dir) if is_own(Path::new(&dir)) => PathBuf::from(dir).join("sluice-verbs"),
         _ => own_parent().join("verbs"),
     }
+}
+
+fn is_own(directory: &Path) -> bool {
+    fs::metadata(directory).is_ok_and(|meta| meta.is_dir() && meta.uid() == unix::effective_uid())
 }
 
 /// Where this user's directories are without `$XDG_RUNTIME_DIR`.
