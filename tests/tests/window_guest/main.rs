@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use sluice_tests::fleet::repeat_until;
 use sluice_tests::programs::redis::Redis;
 use sluice_tests::stream::{self, Ends, Kill, Transfer};
-use sluice_tests::suite::{self, Verdict, trial};
+use sluice_tests::suite::{self, Verdict, ensure, trial};
 
 use stage::{LIMIT, PLACES, Place, Stage};
 
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         trials.push(trial(name, move || redis(server)));
     }
     trials.extend(verbs::trials());
+    trials.push(trial("memory-limit/cgroup2", memory_limit));
     trials.push(trial("two-guests", two_guests));
     // Behind the others: they have the guest that it ends.
     trials.push(trial("guest-killed", guest_killed));
@@ -98,6 +99,42 @@ fn redis_at(stage: &Stage, server: Place, counted: Place) -> Verdict {
     let went_by_a_lane = || stage.require_lane_bytes_since(counted, before);
     repeat_until(LIMIT, run, went_by_a_lane)?;
     stage.require_direct_since(counted, ways)
+}
+
+/// The kernel of this machine may count memory by control groups of version 1, or not at all; the guest's counts it by
+/// those of version 2. Forty clients of the usual rings would take 80 MB.
+fn memory_limit() -> Verdict {
+    const SCRIPT: &str = r#"
+        mkdir /run/groups
+        mount -t cgroup2 none /run/groups
+        echo +memory >/run/groups/cgroup.subtree_control
+        mkdir /run/groups/tight
+        echo 64M >/run/groups/tight/memory.max
+        "$SLUICE" up >/dev/null
+        ask() { redis-cli -p 6401 "$@"; }
+        (
+            echo 0 >/run/groups/tight/cgroup.procs
+            exec "$SLUICE" run -- redis-server --port 6401 --save '' >/dev/null
+        ) &
+        until ask ping 2>/dev/null | grep -q PONG; do sleep 0.2; done
+        ask eval "redis.call('set', 'key', string.rep('x', 200000))" 0 >/dev/null
+        "$SLUICE" run -- redis-benchmark -p 6401 -c 40 -l -q get key >/dev/null &
+        client=$!
+        until "$SLUICE" status | grep "of lanes with smaller rings"; do
+            kill -0 $client
+            sleep 0.5
+        done
+        ask ping
+        grep -w oom_kill /run/groups/tight/memory.events
+        kill $client
+        ask shutdown nosave
+        "$SLUICE" down
+    "#;
+    let stage = stage::borrow()?;
+    let said = stage.script(Place::Guest, SCRIPT)?;
+    ensure(said.contains("PONG") && said.contains("oom_kill 0"), || {
+        said.clone()
+    })
 }
 
 /// Two guests of one host, each with a kernel of its own: sockets by direct lanes, and verbs.

@@ -370,6 +370,15 @@ impl Stage {
         Ok(command)
     }
 
+    /// Runs a shell script there, which finds `sluice` by `$SLUICE`, and has a daemon of its own if it wants one. What it
+    /// printed.
+    pub fn script(&self, place: Place, script: &str) -> Verdict<String> {
+        let mut command = self.command(place, Path::new("sh"))?;
+        command.args(["-ec", script]).env("SLUICE", &self.sluice);
+        let outcome = run(command, self.dir(), "script", LIMIT)?;
+        Ok(outcome.success()?.text())
+    }
+
     fn status(&self, place: Place) -> Verdict<Value> {
         let command = self.sluice(place, &["status", "--json"])?;
         let outcome = run(command, self.dir(), "status", LIMIT)?.success()?;
