@@ -397,11 +397,11 @@ impl<'a> Reader<'a, '_> {
             }
             return Step::Again;
         }
+        end.events.slept();
         let piece = self.rest(false);
         let result = self.read_kernel(rx, Some(&into), piece);
         let asleep_ns = now_ns().saturating_sub(spinner.now_ns());
         if was_asked || has_slept(asleep_ns, result) {
-            end.events.slept();
             end.gaps.record(spinner.gap_with_sleep_ns(asleep_ns));
         }
         Step::Done(self.finish(result))

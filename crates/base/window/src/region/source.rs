@@ -128,8 +128,16 @@ impl Source {
             .mode(0o600)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW)
             .open(path)
-            .map_err(fail)?;
-        check_owner(path, &file)?;
+            .map_err(|error| {
+                // Where fs.protected_regular is set the kernel refuses another user's file (proc_sys_fs(5)), and does
+                // not say whose it is.
+                let owner = path.symlink_metadata().map(|data| data.uid());
+                match owner.map(|owner| check_owner(path, owner)) {
+                    Ok(Err(foreign)) if error.kind() == io::ErrorKind::PermissionDenied => foreign,
+                    _ => fail(error),
+                }
+            })?;
+        check_owner(path, file.metadata().map_err(fail)?.uid())?;
         let bytes = length(path, &file)?.max(bytes.unwrap_or(0));
         if bytes == 0 {
             return Err(SourceError::NoSize(path.to_owned()));
@@ -162,12 +170,11 @@ impl Source {
     }
 }
 
-/// Whether a file may be made a window by who has opened it to make one. In a folder like `/tmp` or `/dev/shm` another
+/// Whether a file of this owner may be made a window by who opens it to make one. In a folder like `/tmp` or `/dev/shm` another
 /// user can have made a file of that name before: as protected_regular (Documentation/admin-guide/sysctl/fs.rst), which
 /// not every system has, it must be this user's own, or that of the folder's owner.
-fn check_owner(path: &Path, file: &File) -> Result<(), SourceError> {
+fn check_owner(path: &Path, owner: u32) -> Result<(), SourceError> {
     let fail = |error| SourceError::Open(path.to_owned(), error);
-    let owner = file.metadata().map_err(fail)?.uid();
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let folder = folder.metadata().map_err(fail)?;
