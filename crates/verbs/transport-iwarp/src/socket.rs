@@ -183,8 +183,10 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         let closed = self.closed.take();
-        // In a child the number was closed, and may be somebody else's now.
-        if closed.as_ref().is_some_and(ClosedInChildren::is_child) {
+        if closed
+            .as_ref()
+            .is_some_and(|closed| closed.is_another(self.raw()))
+        {
             return;
         }
         drop(closed);

@@ -14,7 +14,9 @@
 mod pages;
 mod state;
 
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use sluice_sys::memfd;
 
 pub use state::{aligned_alloc, free, shared_mmap, usable_size};
 
@@ -34,15 +36,38 @@ static SPAN: AtomicUsize = AtomicUsize::new(0);
 static CHUNK_REGION: [AtomicU32; CHUNKS] = [const { AtomicU32::new(0) }; CHUNKS];
 
 struct Region {
-    /// -1: there is none, or it is private memory of a forked child.
+    /// -1: there is none, or it is private memory of a forked child. A program that closes all descriptors, as daemons
+    /// do, closes this one, too, and gets the number for a file of its own: see [`Region::file`].
     fd: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
     start: AtomicUsize,
     bytes: AtomicUsize,
+}
+
+impl Region {
+    /// Its file, as long as the number is still that of it. Otherwise the number is the program's: it is forgotten.
+    fn file(&self) -> Option<i32> {
+        let fd = self.fd.load(Ordering::Acquire);
+        if fd < 0 {
+            return None;
+        }
+        let is_own = memfd::stat(fd).is_ok_and(|it| {
+            it.inode == self.inode.load(Ordering::Relaxed)
+                && it.device == self.device.load(Ordering::Relaxed)
+        });
+        if !is_own {
+            self.fd.store(-1, Ordering::Release);
+        }
+        is_own.then_some(fd)
+    }
 }
 
 static REGIONS: [Region; REGIONS_MAX] = [const {
     Region {
         fd: AtomicI32::new(-1),
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
         start: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
     }
@@ -82,9 +107,8 @@ fn within(id: u32, address: usize, len: usize) -> Option<(u32, u64)> {
 
 /// The descriptor and length of a region, for passing it to a peer.
 pub fn region(id: u32) -> Option<(i32, usize)> {
-    let region = REGIONS.get(id as usize)?;
-    let fd = region.fd.load(Ordering::Acquire);
-    (id != 0 && fd >= 0).then(|| (fd, region.bytes.load(Ordering::Acquire)))
+    let region = REGIONS.get(id as usize).filter(|_| id != 0)?;
+    Some((region.file()?, region.bytes.load(Ordering::Acquire)))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::Once;
 
 use sluice_sys::errno::Errno;
-use sluice_sys::memfd;
+use sluice_sys::memfd::{self, FileStat};
 use sluice_sys::raw::{check, int, syscall2, syscall3, syscall4, syscall5, syscall6};
 use sluice_sys::unix::Fd;
 
@@ -16,6 +16,8 @@ use super::{
     CHUNK_BYTES, CHUNK_REGION, CHUNKS, PAGE_BYTES, REGIONS, REGIONS_MAX, SPAN, SPAN_BYTES, is_ours,
 };
 
+/// A huge page, bytes; on machines with others the advice is not taken.
+const HUGE_BYTES: usize = 2 << 20;
 /// What is freed gives its memory back to the system from this length on, bytes.
 const RETURN_BYTES: usize = 64 * 1024;
 
@@ -130,19 +132,19 @@ pub fn free(address: *mut u8) -> bool {
             return false;
         };
         if len >= RETURN_BYTES {
-            let fd = REGIONS[region.id].fd.load(Ordering::Relaxed);
-            if region.shareable && fd >= 0 {
-                let _ = memfd::punch_hole(fd, offset as u64, len as u64);
-            } else {
-                // SAFETY: pages of ours that nobody uses any more.
-                let _ = unsafe {
-                    syscall3(
-                        libc::SYS_madvise,
-                        address.addr(),
-                        len,
-                        int(libc::MADV_DONTNEED),
-                    )
-                };
+            let advice = match region.shareable {
+                true => libc::MADV_REMOVE,
+                false => libc::MADV_DONTNEED,
+            };
+            // SAFETY: pages of ours that nobody uses any more.
+            let advised =
+                check(unsafe { syscall3(libc::SYS_madvise, address.addr(), len, int(advice)) });
+            // Refused where the program has locked its memory (mlock(2)).
+            if advised.is_err()
+                && region.shareable
+                && let Some(file) = REGIONS[region.id].file()
+            {
+                let _ = memfd::punch_hole(file, offset as u64, len as u64);
             }
         }
         true
@@ -168,7 +170,7 @@ pub fn shared_mmap(len: usize) -> *mut u8 {
     };
     LOCK.with(|state| {
         state.forget_unmapped();
-        let Ok((fd, inode)) = region_file(bytes) else {
+        let Ok((fd, stat)) = region_file(bytes) else {
             return core::ptr::null_mut();
         };
         let Some(id) = state.take_id() else {
@@ -177,12 +179,12 @@ pub fn shared_mmap(len: usize) -> *mut u8 {
         let Ok(start) = map(0, bytes, fd.raw(), 0) else {
             return core::ptr::null_mut();
         };
-        publish(id, start, bytes, fd);
+        publish(id, start, bytes, (fd, stat));
         state.shared.push(SharedMapping {
             id,
             start,
             bytes,
-            inode,
+            inode: stat.inode,
         });
         start as *mut u8
     })
@@ -222,11 +224,11 @@ impl State {
         if chunk + chunks > CHUNKS {
             return None;
         }
-        let (fd, _) = region_file(bytes).ok()?;
+        let (fd, stat) = region_file(bytes).ok()?;
         let start = SPAN.load(Ordering::Relaxed) + chunk * CHUNK_BYTES;
         let id = self.take_id()?;
         map(start, bytes, fd.raw(), libc::MAP_FIXED).ok()?;
-        publish(id, start, bytes, fd);
+        publish(id, start, bytes, (fd, stat));
         for place in &CHUNK_REGION[chunk..chunk + chunks] {
             place.store(id as u32, Ordering::Release);
         }
@@ -253,30 +255,38 @@ impl State {
                 .filter_map(map_line)
                 .any(|line| shared.has(line));
             if !mapped {
-                let fd = REGIONS[shared.id].fd.swap(-1, Ordering::AcqRel);
-                drop(Fd::own(fd));
+                drop(take_file(shared.id));
             }
             mapped
         });
     }
 }
 
-fn publish(id: usize, start: usize, bytes: usize, fd: Fd) {
+/// A region's file, which it does not have any more.
+fn take_file(id: usize) -> Option<Fd> {
+    let file = REGIONS[id].file()?;
+    REGIONS[id].fd.store(-1, Ordering::Release);
+    Some(Fd::own(file))
+}
+
+fn publish(id: usize, start: usize, bytes: usize, (fd, stat): (Fd, FileStat)) {
     let region = &REGIONS[id];
+    region.device.store(stat.device, Ordering::Relaxed);
+    region.inode.store(stat.inode, Ordering::Relaxed);
     region.start.store(start, Ordering::Release);
     region.bytes.store(bytes, Ordering::Release);
     region.fd.store(fd.into_raw(), Ordering::Release);
 }
 
-fn region_file(bytes: usize) -> Result<(Fd, u64), Errno> {
+fn region_file(bytes: usize) -> Result<(Fd, FileStat), Errno> {
     let fd = memfd::create(c"sluice-verbs-arena")?;
     memfd::set_len(fd.raw(), bytes as u64)?;
     memfd::add_seals(
         fd.raw(),
         memfd::SEAL_SHRINK | memfd::SEAL_GROW | memfd::SEAL_SEAL,
     )?;
-    let inode = memfd::stat(fd.raw())?.inode;
-    Ok((fd, inode))
+    let stat = memfd::stat(fd.raw())?;
+    Ok((fd, stat))
 }
 
 fn map(address: usize, bytes: usize, fd: RawFd, flags: i32) -> Result<usize, Errno> {
@@ -441,13 +451,33 @@ fn take_pipe() -> (RawFd, RawFd) {
 /// Replaces a region in the child by private memory with the same contents.
 fn make_private(region: &mut OwnRegion) {
     region.shareable = false;
-    let fd = Fd::own(REGIONS[region.id].fd.swap(-1, Ordering::AcqRel));
-    let Ok(copy) = anonymous(region.bytes, libc::PROT_READ | libc::PROT_WRITE) else {
+    let file = take_file(region.id);
+    let Ok(room) = anonymous(
+        region.bytes + HUGE_BYTES,
+        libc::PROT_READ | libc::PROT_WRITE,
+    ) else {
         // Without memory for a copy the child must not run on its parent's.
         std::process::abort();
     };
+    let copy = room.next_multiple_of(HUGE_BYTES);
     for (offset, len) in region.pages.used() {
-        if !copy_extent(fd.raw(), copy, offset, len) {
+        in_huge_pages(copy + offset, len);
+        let is_copied = match &file {
+            Some(file) => copy_extent(file.raw(), copy, offset, len),
+            None => {
+                // The program has closed it. What is mapped stays, and pages without contents get some.
+                // SAFETY: both are mapped for that many bytes, and the copy is this function's own.
+                unsafe {
+                    core::ptr::copy_nonoverlapping(
+                        (region.start + offset) as *const u8,
+                        (copy + offset) as *mut u8,
+                        len,
+                    );
+                }
+                true
+            }
+        };
+        if !is_copied {
             std::process::abort();
         }
     }
@@ -464,6 +494,29 @@ fn make_private(region: &mut OwnRegion) {
     });
     if moved.is_err() {
         std::process::abort();
+    }
+    for (start, end) in [
+        (room, copy),
+        (copy + region.bytes, room + region.bytes + HUGE_BYTES),
+    ] {
+        if start < end {
+            // SAFETY: what is left of our own fresh mapping.
+            let _ = unsafe { syscall2(libc::SYS_munmap, start, end - start) };
+        }
+    }
+}
+
+/// Asks for huge pages, each of which is brought in at once: without them most of a copy's time is page faults. Pages
+/// of an extent that have no contents are not touched.
+fn in_huge_pages(start: usize, len: usize) {
+    let (from, to) = (
+        start.next_multiple_of(HUGE_BYTES),
+        (start + len) & !(HUGE_BYTES - 1),
+    );
+    if from < to {
+        let advice = int(libc::MADV_HUGEPAGE);
+        // SAFETY: within our own fresh mapping. Refused where the kernel has none.
+        let _ = unsafe { syscall3(libc::SYS_madvise, from, to - from, advice) };
     }
 }
 

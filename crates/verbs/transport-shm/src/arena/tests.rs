@@ -50,13 +50,62 @@ fn a_child_has_a_copy_of_what_was_allocated() {
         // SAFETY: ends the child without running the test harness's handlers.
         unsafe { libc::_exit(i32::from(!(copied && private && works))) };
     }
-    let mut status = 0;
-    // SAFETY: waits for our child.
-    unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    assert_eq!(status, 0);
+    assert_eq!(wait_for(pid), 0);
     assert_eq!(byte(memory), 1, "the child wrote to its own copy");
     assert_eq!(byte(shared), 3, "what was asked to be shared is");
     assert!(free(memory));
+}
+
+/// A daemon closes all descriptors, the arena's too, and opens a file that gets its number.
+#[test]
+fn a_file_with_the_number_of_a_closed_one_is_left_alone() {
+    const LEN: usize = 1 << 20;
+    // In a child, which has a region of its own from its first allocation on: other tests need theirs.
+    // SAFETY: the child makes system calls and uses memory, whose locks the C library takes across the fork.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let status = i32::from(!a_closed_file_is_not_missed(LEN));
+        // SAFETY: ends the child without running the test harness's handlers.
+        unsafe { libc::_exit(status) };
+    }
+    assert_eq!(wait_for(pid), 0);
+}
+
+fn a_closed_file_is_not_missed(len: usize) -> bool {
+    let memory = aligned_alloc(4096, len);
+    fill(memory, len, 1);
+    let Some((own, _)) = locate(memory as u64, 1).and_then(|(id, _)| region(id)) else {
+        return false;
+    };
+    let Ok(theirs) = memfd::create(c"theirs") else {
+        return false;
+    };
+    if memfd::write_at(theirs.raw(), &[7; 4096], 0).is_err() {
+        return false;
+    }
+    // SAFETY: the number stays open, as another file's.
+    if unsafe { libc::dup2(theirs.raw(), own) } != own {
+        return false;
+    }
+    // SAFETY: the child touches memory and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let has_copy = byte(memory) == 1 && byte(memory.wrapping_add(len - 1)) == 1;
+        // SAFETY: ends the child without running the test harness's handlers.
+        unsafe { libc::_exit(i32::from(!has_copy)) };
+    }
+    let mut contents = [0; 4096];
+    wait_for(pid) == 0
+        && free(memory)
+        && memfd::read_at(own, &mut contents, 0) == Ok(4096)
+        && contents == [7; 4096]
+}
+
+fn wait_for(pid: i32) -> i32 {
+    let mut status = -1;
+    // SAFETY: waits for our child.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    status
 }
 
 #[test]
