@@ -244,6 +244,9 @@ struct sr_mr *sr_mr_find_remote(struct sr_qp *qp, u32 key, u64 addr, u64 bytes, 
 	return !mr->qp || mr->qp == qp ? mr : NULL;
 }
 
+/* The longest value that a program may find whole at the end of a WRITE. */
+#define END_BYTES 8
+
 /* Where a byte lies, and how many behind it are of the same page. */
 static u8 *place(struct sr_mr *mr, u64 addr, u64 *bytes)
 {
@@ -286,13 +289,51 @@ void sr_mr_write(struct sr_mr *mr, u64 addr, u64 bytes, const u8 *from)
 	}
 }
 
+/* Programs wait for a WRITE by looking at its last bytes. memcpy() may store them in parts, or twice, as the string
+ * instruction does with 8 bytes: what a program has put there meanwhile would be gone. So the largest aligned units
+ * are stored once each, in their order.
+ */
+static void store_end(u8 *to, const u8 *from, u64 bytes)
+{
+	while (bytes) {
+		u64 unit = min_t(u64, rounddown_pow_of_two(bytes), END_BYTES), word = 0;
+
+		while (!IS_ALIGNED((uintptr_t)to, unit))
+			unit /= 2;
+		memcpy(&word, from, unit);
+		smp_wmb(); /* In their order. */
+		switch (unit) {
+		case 8:
+			WRITE_ONCE(*(u64 *)to, word);
+			break;
+		case 4:
+			WRITE_ONCE(*(u32 *)to, (u32)word);
+			break;
+		case 2:
+			WRITE_ONCE(*(u16 *)to, (u16)word);
+			break;
+		default:
+			WRITE_ONCE(*to, *from);
+		}
+		to += unit;
+		from += unit;
+		bytes -= unit;
+	}
+}
+
 void sr_mr_copy(struct sr_mr *mr, u64 addr, u64 bytes, struct sr_channel *channel, u64 offset)
 {
 	while (bytes) {
-		u64 some = bytes;
-		u8 *to = place(mr, addr, &some);
+		u64 some = bytes, end = 0;
+		u8 *to = place(mr, addr, &some), last[END_BYTES];
 
-		sr_channel_copy(channel, offset, to, some);
+		if (some == bytes)
+			end = min_t(u64, some, END_BYTES);
+		sr_channel_copy(channel, offset, to, some - end);
+		if (end) {
+			sr_channel_copy(channel, offset + some - end, last, end);
+			store_end(to + some - end, last, end);
+		}
 		addr += some;
 		offset += some;
 		bytes -= some;

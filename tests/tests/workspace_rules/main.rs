@@ -116,6 +116,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sluice-transport-window",
         &[
             "sluice-protocol",
+            "sluice-shmem",
             "sluice-sys",
             "sluice-transport",
             "sluice-verbs",

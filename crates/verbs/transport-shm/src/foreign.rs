@@ -11,6 +11,11 @@
 //! forbidden. The question before the second keeps it from the memory of another process that has
 //! got the number: it is asked each time, because the end of the link's socket may not have been
 //! read yet (this process may have been stopped meanwhile).
+//!
+//! The kernel copies with `rep movsb`, or on older processors with pairs of stores that overlap. Both may store 2, 4 or
+//! 8 bytes twice: a program that waits for the value, and then uses the place for something else, would get the value
+//! back. And no piece of several bytes is sure to be seen whole. So a WRITE ends with a piece of one byte, and one that
+//! is a single value of up to 8 bytes is none of this module's: its owner stores it ([`Foreign::ends_well`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -29,9 +34,11 @@ const PIECES_MAX: usize = 32;
 /// From here on copying twice, as the memory file does, costs more than the question.
 const FILE_BYTES_MAX: usize = 16 << 10;
 /// Each piece is a copy of its own for the memory file.
-const FILE_PIECES_MAX: usize = 2;
-/// A write's last bytes, which are written after all others: programs poll on them.
-const LAST_BYTES: usize = 8;
+const FILE_PIECES_MAX: usize = 1 + LAST_PIECES.len();
+/// The longest value that a program looks at, whole, until it has come, bytes.
+const VALUE_BYTES_MAX: usize = size_of::<u64>();
+/// The last pieces of a WRITE, which are written one after the other behind all others.
+const LAST_PIECES: [usize; 2] = [VALUE_BYTES_MAX - 1, 1];
 
 const NO_PIECE: libc::iovec = libc::iovec {
     iov_base: core::ptr::null_mut(),
@@ -136,28 +143,36 @@ impl Foreign {
         (short || self.process.is_none()).then(|| file.raw())
     }
 
+    /// Whether a WRITE of so many bytes can end as programs expect: its last byte is stored once, behind all others, and
+    /// a single value at once.
+    pub const fn ends_well(len: usize) -> bool {
+        // Elsewhere the kernel's copies store single bytes several times, too.
+        cfg!(target_arch = "x86_64") && (len == 1 || len > VALUE_BYTES_MAX)
+    }
+
     /// Writes the first `len` bytes of the pieces to `address`, the last of them after all others.
     /// None: not, or not all of them.
     ///
     /// # Safety
     /// The pieces are readable.
     pub unsafe fn write(&self, pieces: &[Sge], address: u64, len: usize) -> Option<()> {
-        let last = if len > LAST_BYTES { LAST_BYTES } else { 0 };
-        let body = len - last;
-        let mut local = Pieces::new(pieces, 0, body)?;
-        local.add(pieces, body as u64, last)?;
+        let mut local = Pieces::new(&[], 0, 0)?;
+        let mut to = [NO_PIECE; 1 + LAST_PIECES.len()];
+        let ends = LAST_PIECES.map(|bytes| if len > VALUE_BYTES_MAX { bytes } else { 0 });
+        let body = len - ends.iter().sum::<usize>();
+        let mut at = 0;
+        for (place, bytes) in to.iter_mut().zip([body].into_iter().chain(ends)) {
+            local.add(pieces, at as u64, bytes)?;
+            *place = remote(address.wrapping_add(at as u64), bytes);
+            at += bytes;
+        }
         if let Some(file) = self.file(local.count, len) {
             // SAFETY: the caller's promise; pieces of a call are written one after the other.
             let done = unsafe { transfer(libc::SYS_pwritev, file, local.get(), address) };
             return (done == Ok(len)).then_some(());
         }
-        let remote = [
-            remote(address, body),
-            remote(address.wrapping_add(body as u64), last),
-        ];
-        let remote = if last == 0 { &remote[..1] } else { &remote[..] };
-        // SAFETY: the caller's promise.
-        let done = unsafe { os::process_vm(self.number()?, true, local.get(), remote) };
+        // SAFETY: the caller's promise; pieces of a call are written one after the other.
+        let done = unsafe { os::process_vm(self.number()?, true, local.get(), &to) };
         (done == Ok(len)).then_some(())
     }
 

@@ -146,6 +146,9 @@ unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
             unsafe { pieces::scatter(sges, 0, (&raw const old).cast(), 8) };
         }
         (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(memory, address)) => {
+            if !Foreign::ends_well(wqe.length as usize) {
+                return None;
+            }
             // SAFETY: the local pieces are readable.
             unsafe { memory.write(sges, address, wqe.length as usize)? };
         }

@@ -7,6 +7,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use sluice_shmem::verbs::copy;
 use sluice_window::layout::PAGE_BYTES;
 use sluice_window::ring::{Consumer, InRing, OutRing, Producer};
 use sluice_window::view::LINE_BYTES;
@@ -184,15 +185,24 @@ pub struct Payload<'a, V: View> {
 }
 
 impl<V: View> Payload<'_, V> {
-    /// Copies `len` bytes from `offset` on; they may be others each time.
+    /// Copies `len` bytes from `offset` on; they may be others each time. The last of them are stored last and once
+    /// each: programs look at them until a WRITE has come, and may then use the place for something else.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
     pub unsafe fn copy(&self, offset: usize, to: *mut u8, len: usize) {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.len));
-        let offset = (HEADER_BYTES + offset) as u64;
-        // SAFETY: the whole frame is there, and `to` is the caller's promise.
-        unsafe { self.ring.copy(self.view, offset, to, len) }
+        let offset = HEADER_BYTES + offset;
+        let mut end = [0; size_of::<u64>()];
+        let end_bytes = len.min(end.len());
+        let front_bytes = len - end_bytes;
+        // SAFETY: the whole frame is there, and `to` is the caller's promise; `end` has as many bytes.
+        unsafe {
+            self.ring.copy(self.view, offset as u64, to, front_bytes);
+            let from = (offset + front_bytes) as u64;
+            self.ring.copy(self.view, from, end.as_mut_ptr(), end_bytes);
+            copy::ascending(to.add(front_bytes), end.as_ptr(), end_bytes);
+        }
     }
 
     pub fn len(&self) -> usize {

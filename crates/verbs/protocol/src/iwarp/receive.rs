@@ -42,6 +42,9 @@ impl Fault {
     }
 }
 
+/// The longest value that a program may find whole at the end of a WRITE.
+const END_BYTES: usize = size_of::<u64>();
+
 /// A frame whose head has been looked at.
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -56,6 +59,13 @@ struct Open {
 }
 
 impl Open {
+    /// Bytes of the payload that are to be stored at once, by single stores: programs wait for a WRITE by looking at
+    /// its last bytes. What reads from a socket into memory (the kernel) may store them in parts, or twice.
+    const fn end(&self) -> usize {
+        let is_end = self.header.last && matches!(self.header.kind, Kind::Write(_));
+        if is_end { END_BYTES } else { 0 }
+    }
+
     /// What the peer is told of it. All bits of a legal header that count are in it.
     fn culprit(&self) -> Option<Culprit> {
         let mut bytes = [0; UNTAGGED_BYTES];
@@ -123,7 +133,7 @@ impl Receiver {
 
     pub fn expected(&self) -> Option<Direct> {
         let open = self.open.as_ref()?;
-        let length = open.length - open.done;
+        let length = (open.length - open.done).saturating_sub(open.end());
         let place = further(open.place?, open.done);
         (length > 0).then_some(Direct { place, length })
     }
@@ -216,7 +226,10 @@ impl<M: Memory> Intake<'_, M> {
         };
         let left = open.length - open.done;
         if left > 0 {
-            let bytes = left.min(stream.len());
+            let bytes = match stream.len() {
+                len if len < left => len.min(left.saturating_sub(open.end())),
+                _ => left,
+            };
             let piece = stream.get(..bytes).unwrap_or_default();
             if let Some(place) = open.place
                 && bytes > 0

@@ -446,6 +446,27 @@ fn placement_comes_before_delivery() {
     assert_eq!(ledger.messages[0].received.status, Status::LocalProtection);
 }
 
+/// Programs look at the end of a WRITE until it has come: it is stored once, when all of it is there.
+#[test]
+fn the_end_of_a_write_is_placed_at_once() {
+    for (last, direct) in [(true, 12), (false, 20)] {
+        let ulpdu = ulpdu(last, write(KEY, BASE), b"aaaabbbbccccdddddddd");
+        let bytes = framed(&ulpdu, false);
+        let head = fpdu::LENGTH_BYTES + ulpdu.len() - 20;
+        for end in head..head + 20 {
+            let (mut connection, mut ledger) = victim(false);
+            let used = connection.receive(NOW, &bytes[..end], &mut ledger);
+            assert_eq!(used - head, (end - head).min(direct), "of {end} bytes");
+            let next = connection.expected().map(|next| next.length);
+            assert_eq!(next, (used < head + direct).then_some(direct + head - used));
+            let puts = ledger.puts;
+            let rest = &bytes[used..];
+            assert_eq!(connection.receive(NOW, rest, &mut ledger), rest.len());
+            assert_eq!(ledger.puts, puts + 1);
+        }
+    }
+}
+
 #[test]
 fn a_send_waits_for_its_receive() {
     let wait = Duration::from_millis(5);
