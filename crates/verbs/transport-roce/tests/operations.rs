@@ -121,6 +121,8 @@ fn datagrams_arrive_with_their_header() {
         let wc = b.good();
         assert_eq!((wc.byte_len, wc.src_qp), (len as u32 + 40, a.qp.num()));
         assert_eq!(wc.wc_flags, wc_flags::GRH | wc_flags::WITH_IMM);
+        // The kind of packet, as mlx5 says it: IPv6 and UDP.
+        assert_eq!(wc.sl, 0x9);
         b.memory.check(40, len, turn as u8);
         // Version 6, hop limit, and the two addresses.
         assert_eq!((b.memory.byte(0) >> 4, b.memory.byte(7)), (6, 7));

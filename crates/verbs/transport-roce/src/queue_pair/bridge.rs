@@ -169,6 +169,7 @@ impl Memory for Bridge<'_> {
         if front != 0 {
             done.wc_flags |= wc_flags::GRH;
             done.src_qp = self.inbound.source;
+            done.sl = grh::packet_type(&self.inbound.header);
             done.byte_len += front;
         }
         self.inbound.receive.complete(self.qp, &done, self.after);
