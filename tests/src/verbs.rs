@@ -45,6 +45,11 @@ impl Own {
 ///
 /// Skips without gcc or the library's headers.
 pub fn compile(name: &str, dir: &Path) -> Verdict<PathBuf> {
+    compile_with(name, dir, &[])
+}
+
+/// The same with more arguments for gcc.
+pub fn compile_with(name: &str, dir: &Path, more: &[&str]) -> Verdict<PathBuf> {
     const HEADER: &str = "/usr/include/infiniband/verbs.h";
     let Some(gcc) = find_program("gcc").filter(|_| Path::new(HEADER).exists()) else {
         return skip("gcc or libibverbs-dev is not installed; scripts/setup test");
@@ -55,6 +60,7 @@ pub fn compile(name: &str, dir: &Path) -> Verdict<PathBuf> {
         .arg("-o")
         .arg(&binary)
         .arg(apps_dir().join("verbs").join(name).with_extension("c"))
+        .args(more)
         .arg("-libverbs");
     run(gcc, dir, &format!("gcc-{name}"), Duration::from_secs(60))?.success()?;
     Ok(binary)

@@ -216,6 +216,13 @@ pub struct VerbsArgs {
     #[arg(long)]
     pub stats: bool,
 
+    /// Do not preload the library into the program and what it starts
+    ///
+    /// The dynamic linker then finds it by LD_LIBRARY_PATH only: a program that brings a libibverbs of its own
+    /// uses that, and one that looks for the files of a device (UCX, Open MPI, MPICH, Mooncake) sees none.
+    #[arg(long)]
+    pub no_preload: bool,
+
     /// The program and its arguments
     #[arg(
         required = true,

@@ -3,14 +3,20 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::elf::{self, Obstacle};
 use crate::error::Outcome;
 use crate::error::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OWN_FAILURE, Failure, reason};
 use crate::exec::{Change, Image, Supervisor, die_by};
+use crate::locate;
 use crate::stats::StatsFile;
 use crate::terminal::complain;
+
+/// The variable of the dynamic linker that names libraries to load first.
+const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+/// Options of AddressSanitizer; a later one replaces an earlier one.
+const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 
 /// The environment of a program, in order.
 pub type Environment = Vec<(OsString, OsString)>;
@@ -25,6 +31,29 @@ pub fn variable(environment: &Environment, name: &str) -> Option<OsString> {
 pub fn set_variable(environment: &mut Environment, name: &str, value: OsString) {
     environment.retain(|(present, _)| present != name);
     environment.push((name.into(), value));
+}
+
+/// Has the dynamic linker load the library into the program, before all others.
+pub fn preload(environment: &mut Environment, library: &Path) {
+    let present = variable(environment, PRELOAD_VARIABLE);
+    let value = locate::preload_value(library, present.as_deref());
+    set_variable(environment, PRELOAD_VARIABLE, value);
+    // AddressSanitizer's runtime refuses to come behind another library, and works there.
+    const ANY_ORDER: &str = "verify_asan_link_order=0";
+    let present = variable(environment, SANITIZER_VARIABLE).unwrap_or_default();
+    if present
+        .to_string_lossy()
+        .split(':')
+        .any(|option| option == ANY_ORDER)
+    {
+        return;
+    }
+    let mut value = OsString::from(ANY_ORDER);
+    if !present.is_empty() {
+        value.push(":");
+        value.push(present);
+    }
+    set_variable(environment, SANITIZER_VARIABLE, value);
 }
 
 /// The absolute path of the program, if it is a static one that nothing but that keeps the library out of.

@@ -8,9 +8,9 @@ use sluice_tests::verbs::compile;
 use crate::stage::{Environment, Stage, WAYS};
 
 /// Programs of two processes, which reach each other's memory in one of several ways.
-const PAIRS: [&str; 3] = ["protection", "receives", "windows"];
+const PAIRS: [&str; 4] = ["once", "protection", "receives", "windows"];
 /// Programs of one process, to which that makes no difference.
-const ALONE: [&str; 2] = ["limits", "queries"];
+const ALONE: [&str; 4] = ["closes", "files", "limits", "queries"];
 
 pub fn trials() -> Vec<Trial> {
     let alone = ALONE.map(|name| trial(format!("apps/{name}"), move || execute(name, &[])));

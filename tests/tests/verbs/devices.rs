@@ -3,6 +3,7 @@
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::verbs::compile_with;
 
 use crate::stage::{LIMIT, Stage};
 
@@ -12,6 +13,7 @@ pub fn trials() -> Vec<Trial> {
         trial("ibv_devinfo/verbose", devinfo),
         trial("ibv_devinfo/list", list),
         trial("ibv_asyncwatch", asyncwatch),
+        trial("devices/of-a-program-with-an-rpath", rpath),
         trial("sluice/status-of-the-program", status),
     ]
 }
@@ -62,6 +64,20 @@ fn asyncwatch() -> Verdict {
     watch.signal(Signal::TERM)?;
     let outcome = watch.finish(LIMIT)?;
     ensure(seen.contains("sluice0"), || outcome.describe())
+}
+
+/// `DT_RPATH` comes before `LD_LIBRARY_PATH`, but not before what is preloaded.
+fn rpath() -> Verdict {
+    const TO_THE_SYSTEM: &str = "-Wl,--disable-new-dtags,-rpath,/usr/lib/x86_64-linux-gnu";
+    let mut stage = Stage::new()?;
+    let program = compile_with("files", stage.folder(), &[TO_THE_SYSTEM])?;
+    let program = program.to_string_lossy();
+    stage.run(&program, &[])?.success()?;
+    let options = ["--no-preload".to_owned()];
+    let outcome = stage.start_with(&program, &[], &options)?.finish(LIMIT)?;
+    ensure(outcome.describe().contains("no device"), || {
+        outcome.describe()
+    })
 }
 
 /// The exit status is the program's own, here that of a device that does not exist.

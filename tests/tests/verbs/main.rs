@@ -3,6 +3,7 @@
 mod apps;
 mod devices;
 mod faults;
+mod mpi;
 mod others;
 mod perftest;
 mod pingpong;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     trials.extend(perftest::trials());
     trials.extend(rdmacm::trials());
     trials.extend(others::trials());
+    trials.extend(mpi::trials());
     trials.extend(trace::trials());
     trials.extend(faults::trials());
     trials.extend(status::trials());

@@ -1,4 +1,4 @@
-//! Programs that are not rdma-core's: qperf, libfabric's tools, pyverbs.
+//! Programs that are not rdma-core's: qperf, libfabric's and UCX's tools, pyverbs.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use sluice_tests::job::{Outcome, command, run};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::net::{free_port, is_listening};
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::verbs::finish_both;
 
 use crate::stage::{LIMIT, Stage};
 
@@ -57,6 +58,10 @@ pub fn trials() -> Vec<Trial> {
         trial("fi_pingpong/dgram", || fi_pingpong("verbs", "dgram")),
         trial("fi_pingpong/rdm", || fi_pingpong("verbs;ofi_rxm", "rdm")),
         trial("fi_pingpong/rxd", || fi_pingpong("verbs;ofi_rxd", "rdm")),
+        trial("ucx/finds-the-device", ucx_info),
+        // With datagrams for its first words.
+        trial("ucx/rc", || ucx_perftest("rc")),
+        trial("ucx/ud", || ucx_perftest("ud")),
     ];
     trials.extend(PYVERBS.iter().map(|(name, skips)| {
         trial(format!("pyverbs/{name}"), move || {
@@ -140,6 +145,49 @@ fn fi_pingpong(provider: &str, endpoint: &str) -> Verdict {
 fn rows(outcome: &Outcome) -> usize {
     let text = outcome.text();
     text.lines().filter(|line| line.starts_with("64 ")).count()
+}
+
+/// It passes over a device whose node it may not open.
+fn ucx_info() -> Verdict {
+    let outcome = Stage::new()?.run("ucx_info", &["-d"])?.success()?;
+    let text = outcome.text();
+    let found = ["rc_verbs", "ud_verbs"].iter().all(|transport| {
+        let heading = format!("Transport: {transport}");
+        let mut after = text.split(&heading).skip(1);
+        after.any(|text| {
+            text.trim_start_matches(['\n', '#', ' '])
+                .starts_with("Device: sluice0:1")
+        })
+    });
+    ensure(found, || outcome.describe())
+}
+
+/// UCX by one transport of the device and no other way: it fails where that does not do.
+fn ucx_perftest(transport: &'static str) -> Verdict {
+    let mut stage = Stage::new()?;
+    // Short and long messages, puts, and an atomic.
+    for test in [
+        ["-t", "tag_lat", "-s", "8", "-n", "2000", "-w", "100"],
+        ["-t", "tag_bw", "-s", "300000", "-n", "200", "-w", "10"],
+        ["-t", "ucp_put_lat", "-s", "64", "-n", "2000", "-w", "100"],
+        ["-t", "ucp_fadd", "-s", "8", "-n", "2000", "-w", "100"],
+    ] {
+        let number = free_port()?;
+        let port = number.to_string();
+        let start = |stage: &mut Stage, host: &[&str]| {
+            let words = [&["-p", &port][..], &test, host].concat();
+            let mut command = stage.verbs("ucx_perftest", &words, &[])?;
+            command
+                .env("UCX_TLS", transport)
+                .env("UCX_NET_DEVICES", "sluice0:1");
+            stage.launch(command, "ucx_perftest")
+        };
+        let mut server = start(&mut stage, &[])?;
+        server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
+        let client = start(&mut stage, &["127.0.0.1"])?;
+        finish_both([server, client], LIMIT)?;
+    }
+    Ok(())
 }
 
 /// Debian puts the tests of pyverbs among the documents, compressed.

@@ -93,6 +93,11 @@ impl Stage {
         options: &[String],
     ) -> Verdict<Job> {
         let command = self.verbs(program, arguments, options)?;
+        self.launch(command, program)
+    }
+
+    /// Starts what [`Stage::verbs`] has made.
+    pub fn launch(&mut self, command: Command, program: &str) -> Verdict<Job> {
         let label = self.label(program);
         Job::start(command, self.dir.path(), &label)
     }

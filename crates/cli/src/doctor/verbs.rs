@@ -13,6 +13,7 @@ use crate::locate;
 use crate::status::verbs::table::{over, states};
 use crate::status::verbs::{self, Device, Process, State, Verbs};
 use crate::units;
+use crate::verbs::can_be_preloaded;
 
 /// Processes that are named.
 const NAMED_MAX: usize = 8;
@@ -26,8 +27,29 @@ pub fn checks(network: &[Check]) -> Vec<Check> {
         memory(&memory_of_another()),
         programs(&found),
     ];
+    if let Ok(library) = locate::find("verbs/libibverbs.so.1") {
+        checks.insert(1, files(&library));
+    }
     checks.extend(leftovers(&found));
     checks
+}
+
+/// Whether programs see the files of a device.
+fn files(library: &Path) -> Check {
+    const NAME: &str = "verbs files";
+    if can_be_preloaded(library) {
+        let found = "programs find /dev/infiniband/uverbs-sluice0 and /sys/class/infiniband/sluice0 \
+                     (--no-preload hides them)";
+        return Check::ok(NAME, found);
+    }
+    Check::note(
+        NAME,
+        format!(
+            "{} has blanks in its path and cannot be preloaded",
+            library.display()
+        ),
+        "programs that look for files of a device (UCX, Open MPI) pass it over; install elsewhere",
+    )
 }
 
 /// Which device a program would get.
@@ -237,6 +259,14 @@ mod tests {
         assert!(said(&[ok("RoCEv2 port"), ok("AF_XDP")]).contains("by AF_XDP"));
         assert!(said(&[ok("RoCEv2 port"), no("AF_XDP")]).contains("by UDP"));
         assert!(said(&[no("RoCEv2 port"), ok("AF_XDP")]).contains("does not work"));
+    }
+
+    #[test]
+    fn a_library_that_cannot_be_preloaded_is_noted() {
+        assert_eq!(files(Path::new("/a/verbs/x.so")).verdict, Verdict::Ok);
+        let check = files(Path::new("/my programs/verbs/x.so"));
+        assert_eq!(check.verdict, Verdict::Note);
+        assert!(check.found.contains("blanks"));
     }
 
     #[test]

@@ -208,6 +208,16 @@ pub(super) const PAGE: Page = Page {
                      and what it starts.",
                 ),
                 Entry(
+                    "LD_PRELOAD",
+                    "libibverbs.so.1 is put before what is there, for the program and what it \
+                     starts. --no-preload leaves it as it is.",
+                ),
+                Entry(
+                    "ASAN_OPTIONS",
+                    "Gets verify_asan_link_order=0 before what is there: AddressSanitizer's \
+                     runtime works behind another library, but refuses to start there.",
+                ),
+                Entry(
                     "SLUICE_VERBS_DEVICES",
                     "The devices that the library shows. --device sets it; the library alone, \
                      found without sluice, shows shm.",

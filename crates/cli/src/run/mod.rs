@@ -19,10 +19,6 @@ use crate::stats::{self, StatsFile};
 
 /// What the library and this program say.
 const LOG_VARIABLE: &str = "SLUICE_LOG";
-/// The variable of the dynamic linker that names libraries to load first.
-const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
-/// Options of AddressSanitizer; a later one replaces an earlier one.
-const SANITIZER_VARIABLE: &str = "ASAN_OPTIONS";
 /// Tells `sluice-static` which program to become.
 const STATIC_VARIABLE: &str = "SLUICE_STATIC";
 /// Tells the library that it is in the program that the user has named, and not in one that this starts.
@@ -240,17 +236,7 @@ fn environment(
         set(stats::FILE_VARIABLE, path.into());
     }
     if let Some(library) = library {
-        let present = launch::variable(&environment, PRELOAD_VARIABLE);
-        let value = locate::preload_value(library, present.as_deref());
-        launch::set_variable(&mut environment, PRELOAD_VARIABLE, value);
-        // AddressSanitizer's runtime refuses to come behind another library, and works there.
-        let present = launch::variable(&environment, SANITIZER_VARIABLE).unwrap_or_default();
-        let mut value = OsString::from("verify_asan_link_order=0");
-        if !present.is_empty() {
-            value.push(":");
-            value.push(present);
-        }
-        launch::set_variable(&mut environment, SANITIZER_VARIABLE, value);
+        launch::preload(&mut environment, library);
     }
     // Some versions of libuv would have a thread of the kernel poll a ring, into which the library
     // does not see. Who set the variable knows what he wants.

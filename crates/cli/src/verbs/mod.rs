@@ -162,7 +162,16 @@ fn environment(
     if let Some(faults) = faults {
         set(fault::VARIABLE, faults.to_string().into());
     }
+    if !args.no_preload && can_be_preloaded(folder) {
+        launch::preload(&mut environment, &folder.join(LIBRARIES[0]));
+    }
     environment
+}
+
+/// Whether the dynamic linker takes this path from `LD_PRELOAD`, which it splits at blanks, too.
+pub fn can_be_preloaded(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    !bytes.iter().any(|byte| byte.is_ascii_whitespace())
 }
 
 /// `folder` first, then what was there, once each.

@@ -28,6 +28,7 @@ pub struct Device {
     ops: *const c_void,
     private: [usize; 16],
     pub engine: Arc<engine::Device>,
+    node: String,
 }
 
 /// Where rdma-core's `verbs_device` has `ops`.
@@ -51,7 +52,8 @@ impl Device {
             &format!("/sys/class/infiniband/{}", engine.name()),
         );
         let mut dev_name = [0; IBV_SYSFS_NAME_MAX];
-        copy_text(&mut dev_name, &format!("uverbs-{}", engine.name()));
+        let node = format!("uverbs-{}", engine.name());
+        copy_text(&mut dev_name, &node);
         Self {
             c: UnsafeCell::new(ibv_device {
                 _ops: [ptr::null_mut(); 2],
@@ -65,6 +67,7 @@ impl Device {
             ops: FOREIGN_OPS.as_ptr().cast(),
             private: [0; 16],
             engine,
+            node,
         }
     }
 
@@ -77,6 +80,12 @@ impl Device {
 
     pub fn as_c(&self) -> *mut ibv_device {
         self.c.get()
+    }
+
+    /// The device's name, and its node's in `/dev/infiniband`.
+    pub fn names(&self) -> (&[u8], &[u8]) {
+        let name = self.engine.name();
+        (name.as_bytes(), self.node.as_bytes())
     }
 }
 

@@ -10,6 +10,9 @@
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod allocation;
+mod device_files;
+mod linked;
+mod next;
 mod stubs;
 
 use sluice_rdmacm as rdmacm;
